@@ -58,7 +58,7 @@ std::vector<SampleSize> read_record_sizes(char** arguments) {
   std::vector<SampleSize> sizes;
   for (int64_t index = 0; index < sample_index.shapes.size(); ++index) {
     if (const auto shape = sample_index.shapes[index])
-      sizes.push_back({.tokens = shape->tokens, .num_media = shape->num_media, .tiles = shape->pixel_rows});
+      sizes.push_back({.tokens = shape->tokens, .num_media = shape->num_media(), .tiles = shape->pixel_rows});
   }
   return sizes;
 }

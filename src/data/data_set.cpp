@@ -106,7 +106,7 @@ std::vector<SampleSize> collect_sample_sizes(const SampleIndex& sample_index) {
   std::vector<SampleSize> sizes(static_cast<size_t>(sample_index.shapes.size()));
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (const auto shape = sample_index.shapes[static_cast<int64_t>(i)]) {
-      sizes[i] = {.tokens = shape->tokens, .num_media = shape->num_media, .tiles = shape->pixel_rows};
+      sizes[i] = {.tokens = shape->tokens, .num_media = shape->num_media(), .tiles = shape->pixel_rows};
     }
   }
   return sizes;

@@ -87,7 +87,7 @@ void add_medium_shape(data::SampleShape& shape, const data::SampleShape& medium)
   shape.patch_grids.insert(shape.patch_grids.end(), medium.patch_grids.begin(), medium.patch_grids.end());
   shape.tokens += medium.tokens;
   shape.image_tokens += medium.image_tokens;
-  shape.num_media += medium.num_media;
+  shape.num_images += medium.num_images;
   shape.pixel_rows += medium.pixel_rows;
   shape.num_videos += medium.num_videos;
   shape.video_frames += medium.video_frames;

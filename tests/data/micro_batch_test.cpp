@@ -29,7 +29,7 @@ Sample image_sample(int64_t tiles, int value, int64_t size = 4) {
   sample.id = "image";
   sample.image_token_positions = {0, 1};
   sample.pixel_values = at::full({tiles, 3, size, size}, value, at::kByte);
-  sample.num_media = 1;
+  sample.num_images = 1;
   return sample;
 }
 
@@ -53,7 +53,7 @@ Sample volume_sample(std::vector<int64_t> modalities) {
   const int64_t volumes = std::ssize(modalities);
   sample.pixel_values = at::full({volumes, 1, 2, 4, 6}, static_cast<double>(modalities.front()));
   sample.modalities = std::move(modalities);
-  sample.num_media = sample.num_volumes = volumes;
+  sample.num_volumes = volumes;
   return sample;
 }
 

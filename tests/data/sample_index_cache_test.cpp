@@ -15,11 +15,12 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   const SampleShape tiles{.tokens = 20,
                           .label_tokens = 3,
                           .image_tokens = 8,
-                          .num_media = 1,
+                          .num_images = 1,
                           .pixel_rows = 2,
                           .row = {.height = 40, .width = 50}};
   SampleShape volume = tiles;
   volume.row = {.dtype = at::kFloat, .channels = 1, .depth = 6, .height = 40, .width = 50};
+  volume.num_images = 0;
   volume.num_volumes = 1;
   SampleShape mask_sample = tiles;
   mask_sample.masks = 2;

@@ -17,7 +17,7 @@ SampleShape make_native_shape() {
   return {.tokens = 30,
           .label_tokens = 4,
           .image_tokens = 20,
-          .num_media = 2,
+          .num_images = 2,
           .pixel_rows = 80,
           .row = {.height = 28, .width = 14},
           .patch_grids = {{1, 6, 8}, {2, 4, 4}}};
@@ -26,13 +26,14 @@ SampleShape make_native_shape() {
 TEST(SampleShape, RoundTripsThroughAMetaSample) {
   EXPECT_EQ(get_sample_shape(make_meta_sample(make_native_shape())), make_native_shape());
   SampleShape with_video = make_native_shape();
+  with_video.num_images = 1;
   with_video.num_videos = 1;
   with_video.video_frames = 4;
   EXPECT_EQ(get_sample_shape(make_meta_sample(with_video)), with_video);
   const SampleShape tiles{.tokens = 20,
                           .label_tokens = 3,
                           .image_tokens = 8,
-                          .num_media = 1,
+                          .num_images = 1,
                           .pixel_rows = 2,
                           .row = {.height = 4, .width = 4}};
   EXPECT_EQ(get_sample_shape(make_meta_sample(tiles)), tiles);
@@ -44,7 +45,6 @@ TEST(SampleShape, KeepsDtypeAndAxesOfVolumes) {
   SampleShape volumes{.tokens = 20,
                       .label_tokens = 3,
                       .image_tokens = 8,
-                      .num_media = 2,
                       .pixel_rows = 2,
                       .row = {.dtype = at::kShort, .channels = 1, .depth = 6, .height = 5, .width = 4},
                       .num_volumes = 2};
@@ -55,10 +55,11 @@ TEST(SampleShape, KeepsDtypeAndAxesOfVolumes) {
   EXPECT_EQ(volumes.row.bytes(), 6 * 5 * 4 * 2);
   EXPECT_EQ(get_sample_shape(sample), volumes);
   EXPECT_EQ(describe_media(volumes), "2 volumes of 6x5x4");
-  volumes.num_media = 3;
+  volumes.num_images = 1;
   EXPECT_EQ(describe_media(volumes), "1 image and 2 volumes of 6x5x4");
   SampleShape series = volumes;
-  series.num_media = series.num_volumes = 1;
+  series.num_images = 0;
+  series.num_volumes = 1;
   EXPECT_EQ(describe_media(series), "1 volume in 2 grids of 6x5x4");
 }
 
@@ -66,7 +67,7 @@ TEST(SampleShape, KeepsNumberAndSizeOfMasks) {
   const SampleShape mask_shape{.tokens = 20,
                                .label_tokens = 3,
                                .image_tokens = 8,
-                               .num_media = 2,
+                               .num_images = 2,
                                .pixel_rows = 2,
                                .row = {.height = 4, .width = 4},
                                .masks = 3,
@@ -93,12 +94,13 @@ TEST(SampleShape, CountsMediaByKind) {
 TEST(DescribeMedia, DistinguishesVideosFromImages) {
   SampleShape shape;
   EXPECT_EQ(describe_media(shape), "no image");
-  shape.num_media = 1;
+  shape.num_images = 1;
   EXPECT_EQ(describe_media(shape), "1 image");
+  shape.num_images = 0;
   shape.num_videos = 1;
   shape.video_frames = 16;
   EXPECT_EQ(describe_media(shape), "1 video of 16 frames");
-  shape.num_media = 4;
+  shape.num_images = 2;
   shape.num_videos = 2;
   EXPECT_EQ(describe_media(shape), "2 images and 2 videos of 16 frames");
 }
@@ -107,7 +109,7 @@ TEST(ScalePixels, KeepsWholeTiles) {
   const SampleShape tiles{.tokens = 50,
                           .label_tokens = 3,
                           .image_tokens = 40,
-                          .num_media = 2,
+                          .num_images = 2,
                           .pixel_rows = 10,
                           .row = {.height = 4, .width = 4}};
   const auto smaller = scale_pixels(tiles, 0.31);
@@ -135,10 +137,10 @@ TEST(ScalePixels, LeavesTextUnchanged) {
 /// Returns shapes with few kinds of media, so that several samples have equal media.
 SampleShape make_shape(RandomStream& random) {
   const auto below = [&random](uint64_t end) { return static_cast<int64_t>(random.uniform(end)); };
-  SampleShape shape{.tokens = 100 + below(50), .label_tokens = below(50), .num_media = below(3)};
-  shape.pixel_rows = shape.num_media * (1 + below(2));
-  shape.row = {.height = shape.num_media > 0 ? 28 : 0, .width = shape.num_media > 0 ? 14 + 14 * below(2) : 0};
-  for (int64_t i = 0; i < shape.num_media; ++i)
+  SampleShape shape{.tokens = 100 + below(50), .label_tokens = below(50), .num_images = below(3)};
+  shape.pixel_rows = shape.num_images * (1 + below(2));
+  shape.row = {.height = shape.num_images > 0 ? 28 : 0, .width = shape.num_images > 0 ? 14 + 14 * below(2) : 0};
+  for (int64_t i = 0; i < shape.num_images; ++i)
     shape.patch_grids.push_back({.frames = 1, .rows = 2 + below(2), .columns = 2});
   return shape;
 }

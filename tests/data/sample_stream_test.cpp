@@ -133,11 +133,11 @@ TEST(SampleStream, AtenUsesOneThreadPerWorker) {
                       [](int64_t index) {
                         at::ones({1 << 20}).mul_(2);  // far above the grain size
                         Sample sample = make_numbered_sample(index);
-                        sample.num_media = at::get_num_threads();
+                        sample.num_images = at::get_num_threads();
                         return sample;
                       },
                       {.num_workers = 2, .max_prefetch_samples = 4});
-  while (const auto item = stream.next()) EXPECT_EQ(item->sample.num_media, 1);
+  while (const auto item = stream.next()) EXPECT_EQ(item->sample.num_images, 1);
   EXPECT_EQ(at::get_num_threads(), 2);
   int main_thread_count = 0;
   std::thread([&main_thread_count] { main_thread_count = at::get_num_threads(); }).join();

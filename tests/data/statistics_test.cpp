@@ -82,11 +82,11 @@ TEST(HistogramTest, BinsCoverAllNumbersWithoutGaps) {
 /// An image; a video; a volume with masks; text; unknown; an image and a video.
 SampleShapes make_shapes() {
   SampleShapes shapes(6);
-  shapes.set(0, {.tokens = 10, .num_media = 1});
-  shapes.set(1, {.tokens = 10, .num_media = 1, .num_videos = 1});
-  shapes.set(2, {.tokens = 10, .num_media = 1, .num_volumes = 1, .masks = 2});
+  shapes.set(0, {.tokens = 10, .num_images = 1});
+  shapes.set(1, {.tokens = 10, .num_videos = 1});
+  shapes.set(2, {.tokens = 10, .num_volumes = 1, .masks = 2});
   shapes.set(3, {.tokens = 10});
-  shapes.set(5, {.tokens = 10, .num_media = 2, .num_videos = 1});
+  shapes.set(5, {.tokens = 10, .num_images = 1, .num_videos = 1});
   return shapes;
 }
 

@@ -100,7 +100,7 @@ TEST_F(Accumulation, CountsSamplesAndTokens) {
   for (const auto& sample : samples_) {
     expected.tokens += sample.tokens();
     expected.label_tokens += sample.label_tokens();
-    expected.num_media += sample.num_media;
+    expected.num_media += sample.num_media();
   }
   EXPECT_EQ(result.samples, 8);
   EXPECT_EQ(result.num_micro_batches, 3);

@@ -120,7 +120,7 @@ void expect_equal_to_one_process(const TaskSettings& tasks, double tolerance) {
   for (size_t i = 0; tasks.is_multi_task() && i < samples.size(); ++i)
     samples[i].task_index = static_cast<int64_t>(i / 2) % 2;
   std::array<std::vector<data::Sample>, 2> rank_samples;
-  for (const auto& sample : samples) rank_samples[sample.num_media > 0 ? 0 : 1].push_back(sample);
+  for (const auto& sample : samples) rank_samples[sample.num_media() > 0 ? 0 : 1].push_back(sample);
   ASSERT_EQ(rank_samples[1].size(), 3U);
 
   const TrainedRank expected = train(samples, {.micro_batch_size = 4, .tasks = tasks}, Consensus());

@@ -94,7 +94,7 @@ TEST_F(SyntheticSampleTest, ImageIsOneTileWithoutSplitting) {
   EXPECT_EQ(compute_sample_shape(copy_.path(), {.images = 2}), (SampleShape{.tokens = 256 + 2 * (4 + 3),
                                                                             .label_tokens = 64,
                                                                             .image_tokens = 8,
-                                                                            .num_media = 2,
+                                                                            .num_images = 2,
                                                                             .pixel_rows = 2,
                                                                             .row = {.height = 32, .width = 32}}));
 }
@@ -147,7 +147,7 @@ TEST_F(SyntheticVideoTest, FramesFollowFromRequestedRate) {
   SyntheticSample sample{.images = 1, .video_frames = 100, .video_fps = 50, .video_width = 64, .video_height = 64};
   const SampleShape shape = compute_sample_shape(origin_.checkpoint(), sample);
   EXPECT_EQ(shape.video_frames, 4);  // two seconds of two frames each
-  EXPECT_EQ(shape.num_media, 2);
+  EXPECT_EQ(shape.num_media(), 2);
   EXPECT_EQ(shape.num_videos, 1);
   ASSERT_EQ(shape.patch_grids.size(), 2U);
   EXPECT_EQ(shape.patch_grids.back().frames, 2);

@@ -38,7 +38,7 @@ class VolumeSamples {
                              int64_t side = 48) {
     const auto volumes = static_cast<int64_t>(modalities.size());
     data::Sample result;
-    result.num_media = result.num_volumes = volumes;
+    result.num_volumes = volumes;
     const at::Tensor ids = at::randint(3, 600, {text_tokens + volumes * kTokens}, at::kLong);
     result.token_ids.assign(ids.const_data_ptr<int64_t>(), ids.const_data_ptr<int64_t>() + ids.numel());
     result.label_mask.assign(result.token_ids.size(), 0);

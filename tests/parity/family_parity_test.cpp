@@ -96,7 +96,7 @@ TEST_P(FamilyParity, TokensAndLabelsAreEqual) {
     const std::vector<int64_t> mask(samples_[i].label_mask.begin(), samples_[i].label_mask.end());
     EXPECT_EQ(mask, to_vector(expected_.tensor(prefix + "label_mask"))) << i;
     EXPECT_EQ(samples_[i].id, description["samples"][i].at("id"));
-    EXPECT_EQ(samples_[i].num_media, std::ssize(description["samples"][i].at("grids")));
+    EXPECT_EQ(samples_[i].num_media(), std::ssize(description["samples"][i].at("grids")));
   }
 }
 

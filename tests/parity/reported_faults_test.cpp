@@ -72,7 +72,7 @@ TEST_P(ReportedFaults, ImageTokenInTextNamesTheSample) {
 TEST_P(ReportedFaults, RankWithoutImagesLearnsWithTheOthers) {
   std::vector<data::Sample> media_samples, text_samples;
   for (const auto& sample : make_distinct_samples(*processor_, records_))
-    (sample.num_media > 0 ? media_samples : text_samples).push_back(sample);
+    (sample.num_media() > 0 ? media_samples : text_samples).push_back(sample);
   ASSERT_FALSE(media_samples.empty());
   ASSERT_FALSE(text_samples.empty());
   auto all = media_samples;

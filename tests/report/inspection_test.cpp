@@ -46,7 +46,7 @@ Inspection make_example() {
   inspection.images = data::make_histogram({0, 1, 2});
   inspection.pixel_rows = data::make_histogram({0, 4, 8});
   inspection.largest_samples = {
-      {.index = 10, .id = "long", .shape = {.tokens = 8'190, .label_tokens = 10, .num_media = 2}}};
+      {.index = 10, .id = "long", .shape = {.tokens = 8'190, .label_tokens = 10, .num_images = 2}}};
   inspection.num_distinct_media = 14;
   inspection.missing_files = {
       {.path = "gone-0.png", .reason = "No such file or directory", .first_record_index = 0, .num_records = 3}};
@@ -78,7 +78,6 @@ Inspection make_volume_example() {
   inspection.pixel_rows = data::make_histogram({1, 1, 2});
   inspection.largest_samples[0].shape = {.tokens = 8'190,
                                          .label_tokens = 10,
-                                         .num_media = 2,
                                          .pixel_rows = 2,
                                          .row = {.depth = 48, .height = 40, .width = 32},
                                          .num_volumes = 2};

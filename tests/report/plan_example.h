@@ -27,7 +27,7 @@ inline planner::Plan make_example_plan() {
   plan.worst_batch = {.shapes = {{.tokens = 2622,
                                   .label_tokens = 64,
                                   .image_tokens = 2106,
-                                  .num_media = 2,
+                                  .num_images = 2,
                                   .pixel_rows = 26,
                                   .row = {.height = 384, .width = 512}}},
                       .first_sample_id = {}};

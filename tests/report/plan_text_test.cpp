@@ -85,14 +85,14 @@ TEST(PlanTextTest, SuggestionsAreLinesToCopy) {
 TEST(PlanTextTest, VideosAreReportedAsVideos) {
   planner::Plan plan = make_example_plan();
   data::SampleShape& shape = plan.worst_batch.shapes.front();
-  shape.num_media = 1;
+  shape.num_images = 0;
   shape.num_videos = 1;
   shape.video_frames = 16;
   shape.patch_grids = {{8, 20, 24}};
   shape.pixel_rows = 3840;
   EXPECT_THAT(format_plan(plan, {.width = 100}),
               HasSubstr("2,622 tokens (2,106 of videos), 64 label tokens; 1 video of 16 frames in 3,840 patches"));
-  shape.num_media = 3;
+  shape.num_images = 2;
   EXPECT_THAT(format_plan(plan, {.width = 100}), HasSubstr("2,106 of images and videos"));
   EXPECT_THAT(format_plan(plan, {.width = 100}),
               HasSubstr("2 images and 1 video of 16\n           frames in 3,840 patches"));

@@ -29,7 +29,7 @@ class MicroBatchSourceTest : public testing::Test {
     auto make_sample = data::make_meta_sample({.tokens = 100,
                                                .label_tokens = 10,
                                                .image_tokens = 64,
-                                               .num_media = 1,
+                                               .num_images = 1,
                                                .pixel_rows = 16,
                                                .row = {.channels = 3, .height = 512, .width = 512}});
     make_sample.pixel_values = at::empty(make_sample.pixel_values.sizes());

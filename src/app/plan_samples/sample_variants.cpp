@@ -168,7 +168,7 @@ std::vector<SampleVariant> make_sample_variants(const SampleFlags& flags, const 
     SampleVariant variant{.share = component.share,
                           .shape = models::compute_sample_shape(config.model.path, sample),
                           .rejection_reason = {}};
-    variant.num_images = variant.shape.num_media - variant.shape.num_videos - variant.shape.num_volumes;
+    variant.num_images = variant.shape.num_images;
     const int64_t max_tokens =
         context_length.is_hard_limit ? std::min(config.data.max_length, context_length.tokens) : config.data.max_length;
     if (variant.shape.tokens > max_tokens) {

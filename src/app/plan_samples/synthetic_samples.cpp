@@ -141,7 +141,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
     };
     sample_limits.push_back(std::move(limit));
   };
-  if (shape.num_media > shape.num_volumes) {
+  if (shape.num_images + shape.num_videos > 0) {
     add_limit({.argument_format = "data.image_max_pixels={}",
                .max_useful_value = train::compute_max_image_pixels(workload),
                .find_min = [pixels = train::compute_min_suggested_image_pixels(workload)] { return pixels; },

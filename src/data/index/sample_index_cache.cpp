@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 /// Version of the format. Increase it whenever a sample of an unchanged record and unchanged files
 /// may get another shape.
-constexpr int64_t kCacheFormatVersion = 10;
+constexpr int64_t kCacheFormatVersion = 11;
 
 uint64_t to_nanoseconds(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -96,7 +96,7 @@ Json to_json_array(const CachedSample& cached) {
   for (const auto& grid : shape.patch_grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
   Json fields =
       Json::array({cached.fingerprint, cached.file_state_hash, shape.tokens, shape.label_tokens, shape.image_tokens,
-                   shape.num_media, shape.pixel_rows, shape.row.height, shape.row.width, shape.num_videos,
+                   shape.num_images, shape.pixel_rows, shape.row.height, shape.row.width, shape.num_videos,
                    shape.video_frames, cached.decode_bytes, std::move(grids), cached.id, cached.task, cached.files,
                    cached.shrink_info ? to_json_array(*cached.shrink_info) : Json()});
   const PixelRowShape& row = shape.row;
@@ -113,7 +113,7 @@ Json to_json_array(const CachedSample& cached) {
 CachedSample parse_cached_sample(const Json& json) {
   CachedSample cached{.fingerprint = json.at(0), .file_state_hash = json.at(1)};
   SampleShape& shape = cached.shape;
-  int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens, &shape.image_tokens, &shape.num_media,
+  int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens, &shape.image_tokens, &shape.num_images,
                              &shape.pixel_rows,   &shape.row.height,   &shape.row.width,    &shape.num_videos,
                              &shape.video_frames, &cached.decode_bytes};
   size_t i = 2;

@@ -170,7 +170,7 @@ MicroBatch collate(const SampleReferences& samples, bool with_tasks) {
     if (sample.pixel_values.defined()) {
       modalities.insert(modalities.end(), sample.modalities.begin(), sample.modalities.end());
     }
-    batch.num_media += sample.num_media;
+    batch.num_media += sample.num_media();
     batch.num_volumes += sample.num_volumes;
     batch.text_dropout_segments.push_back({.seed = sample.seed, .row_weight = sample.tokens()});
     add_pixel_dropout_segments(sample, batch.pixel_dropout_segments);

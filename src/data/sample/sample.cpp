@@ -78,7 +78,7 @@ ShrinkInfo parse_shrink_info(const nlohmann::json& numbers) {
 }
 
 void Sample::add_medium(MediaKind kind, int64_t frames) {
-  ++num_media;
+  if (kind == MediaKind::kImage) ++num_images;
   if (kind == MediaKind::kVideo) ++num_videos;
   if (kind == MediaKind::kVolume) ++num_volumes;
   video_frames += frames;

@@ -51,7 +51,7 @@ uint64_t hash_media_shape(const SampleShape& media) {
   ContentHash hash;
   const auto add = [&hash](int64_t value) { hash.add(static_cast<uint64_t>(value)); };
   for (const int64_t value :
-       {media.image_tokens, media.num_media, media.pixel_rows, media.row.height, media.row.width, media.num_videos,
+       {media.image_tokens, media.num_media(), media.pixel_rows, media.row.height, media.row.width, media.num_videos,
         media.video_frames, media.num_volumes, media.masks, media.num_images_with_masks, media.mask_image_size}) {
     add(value);
   }
@@ -74,7 +74,7 @@ SampleShape get_sample_shape(const Sample& sample) {
   SampleShape shape{.tokens = sample.tokens(),
                     .label_tokens = sample.label_tokens(),
                     .image_tokens = std::ssize(sample.image_token_positions),
-                    .num_media = sample.num_media,
+                    .num_images = sample.num_images,
                     .num_videos = sample.num_videos,
                     .video_frames = sample.video_frames,
                     .num_volumes = sample.num_volumes};
@@ -92,9 +92,8 @@ SampleShape get_sample_shape(const Sample& sample) {
 }
 
 std::string describe_media(const SampleShape& shape) {
-  const int64_t num_images = shape.num_media - shape.num_videos - shape.num_volumes;
   std::vector<std::string> kinds;
-  if (num_images > 0) kinds.push_back(pluralize(num_images, "image"));
+  if (shape.num_images > 0) kinds.push_back(pluralize(shape.num_images, "image"));
   if (shape.num_videos > 0) {
     kinds.push_back(
         fmt::format("{} of {}", pluralize(shape.num_videos, "video"), pluralize(shape.video_frames, "frame")));
@@ -138,7 +137,7 @@ Sample make_meta_sample(const SampleShape& shape) {
   std::fill(sample.label_mask.end() - shape.label_tokens, sample.label_mask.end(), char{1});
   sample.image_token_positions.resize(static_cast<size_t>(shape.image_tokens));
   std::iota(sample.image_token_positions.begin(), sample.image_token_positions.end(), int64_t{0});
-  sample.num_media = shape.num_media;
+  sample.num_images = shape.num_images;
   sample.num_videos = shape.num_videos;
   sample.video_frames = shape.video_frames;
   sample.num_volumes = shape.num_volumes;

@@ -67,12 +67,11 @@ SampleCountsByMediaKind count_samples_by_media_kind(const SampleShapes& shapes, 
     const SampleShape* const media_shape = shapes.find_media_shape(index);
     if (media_shape == nullptr) continue;
     ++counts.samples;
-    counts.num_samples_with_images +=
-        media_shape->num_media > media_shape->num_videos + media_shape->num_volumes ? 1 : 0;
+    counts.num_samples_with_images += media_shape->num_images > 0 ? 1 : 0;
     counts.num_samples_with_videos += media_shape->num_videos > 0 ? 1 : 0;
     counts.num_samples_with_volumes += media_shape->num_volumes > 0 ? 1 : 0;
     counts.num_samples_with_masks += media_shape->masks > 0 ? 1 : 0;
-    counts.num_samples_without_media += media_shape->num_media == 0 ? 1 : 0;
+    counts.num_samples_without_media += media_shape->num_media() == 0 ? 1 : 0;
   }
   return counts;
 }

@@ -115,7 +115,6 @@ data::SampleShape compute_volume_sample_shape(const nlohmann::json& config_json,
   const Config config = Config::from_json(config_json, folder);
   return {.tokens = config.tokens_per_volume(),
           .image_tokens = config.tokens_per_volume(),
-          .num_media = 1,
           .pixel_rows = 1,
           .row = config.make_pixel_row_shape(size, dtype),
           .num_volumes = 1};

@@ -74,7 +74,7 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, 
   const int64_t image_tokens = (1 + num_crops) * config.tokens_per_image();
   return {.tokens = image_tokens + count_marker_tokens(config, num_crops, folder),
           .image_tokens = image_tokens,
-          .num_media = 1,
+          .num_images = 1,
           .pixel_rows = 1 + num_crops,
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }

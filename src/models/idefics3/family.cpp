@@ -82,7 +82,6 @@ data::SampleShape compute_video_sample_shape(const nlohmann::json& config, const
   const int64_t side = model_config.vision.image_size;
   return {.tokens = count_tokens(text.text, folder),
           .image_tokens = text.frames * model_config.image_tokens_per_tile(),
-          .num_media = 1,
           .pixel_rows = text.frames,
           .row = {.height = side, .width = side},
           .num_videos = 1,
@@ -96,7 +95,7 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config, const
   const int64_t side = model_config.vision.image_size;
   return {.tokens = count_image_text_tokens(grid, model_config.image_tokens_per_tile(), folder),
           .image_tokens = grid.num_tiles() * model_config.image_tokens_per_tile(),
-          .num_media = 1,
+          .num_images = 1,
           .pixel_rows = grid.num_tiles(),
           .row = {.height = side, .width = side}};
 }

@@ -55,7 +55,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
 data::SampleShape make_tile_sample_shape(int64_t tiles, int64_t tokens, const Config& config) {
   return {.tokens = tokens,
           .image_tokens = tiles * config.image_tokens_per_tile(),
-          .num_media = 1,
+          .num_images = 1,
           .pixel_rows = tiles,
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }
@@ -77,6 +77,7 @@ data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, 
   const auto frames = std::ssize(VideoSettings::read(folder, config.vision, settings).sample_frame_indices(video));
   auto shape =
       make_tile_sample_shape(frames, count_video_text_tokens(frames, config.image_tokens_per_tile(), folder), config);
+  shape.num_images = 0;
   shape.num_videos = 1;
   shape.video_frames = frames;
   return shape;

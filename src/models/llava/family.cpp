@@ -97,7 +97,7 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, 
   load_image_processor_settings(config, folder);
   return {.tokens = config.tokens_per_image(),
           .image_tokens = config.tokens_per_image(),
-          .num_media = 1,
+          .num_images = 1,
           .pixel_rows = 1,
           .row = {.height = config.vision.image_size, .width = config.vision.image_size}};
 }

@@ -39,7 +39,7 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config, const
   const int64_t side = model_config.vision.image_size;
   return {.tokens = count_image_text_tokens(model_config, grid),
           .image_tokens = grid.num_tiles() * model_config.image_tokens_per_tile(),
-          .num_media = 1,
+          .num_images = 1,
           .pixel_rows = grid.num_tiles(),
           .row = {.height = side, .width = side}};
 }

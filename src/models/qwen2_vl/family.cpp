@@ -66,6 +66,7 @@ data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, 
   const image::ImageSize resized =
       compute_resized_size(video.size, videos.compute_frame_settings(frames, vision), vision);
   auto shape = make_sample_shape_with_markers(compute_grid(frames, resized, vision), vision);
+  shape.num_images = 0;
   shape.num_videos = 1;
   shape.video_frames = frames;
   return shape;

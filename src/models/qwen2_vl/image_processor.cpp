@@ -178,7 +178,7 @@ data::SampleShape make_sample_shape(const data::PatchGrid& grid, const VisionCon
   const int64_t tokens = grid.patches() / vision.patches_per_token();
   return {.tokens = tokens,
           .image_tokens = tokens,
-          .num_media = 1,
+          .num_images = 1,
           .pixel_rows = grid.patches(),
           .row = {.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size},
           .patch_grids = {grid}};

@@ -87,6 +87,7 @@ data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, 
   auto shape = make_sample_shape(qwen2_vl::compute_grid(frames, resized, vision), vision);
   shape.tokens += count_timestamp_tokens(make_timestamps(frame_indices, fps, vision.temporal_patch_size), folder);
   if (settings.video_layout == data::VideoTokenLayout::kTransformers5) shape.tokens += kNumMarkerTokens;
+  shape.num_images = 0;
   shape.num_videos = 1;
   shape.video_frames = frames;
   return shape;

@@ -19,7 +19,7 @@ namespace vlmtrain {
 namespace data {
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PatchGrid, frames, rows, columns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PixelRowShape, dtype, channels, depth, height, width)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, num_media, pixel_rows, row,
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, num_images, pixel_rows, row,
                                    patch_grids, num_videos, video_frames, num_volumes, masks, num_images_with_masks,
                                    mask_image_size)
 }  // namespace data

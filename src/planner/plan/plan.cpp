@@ -280,7 +280,7 @@ nlohmann::ordered_json make_average_step_json(const AverageStepEstimate& average
   int64_t tokens = 0;
   for (const auto& [shape, count] : average.samples) {
     samples.push_back({{"samples", count},
-                       {"images", shape.num_media - shape.num_videos},
+                       {"images", shape.num_images + shape.num_volumes},
                        {"video_frames", shape.video_frames},
                        {"tokens", shape.tokens}});
     tokens += count * shape.tokens;

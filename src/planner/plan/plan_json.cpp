@@ -70,7 +70,7 @@ nlohmann::ordered_json make_plan_summary_json(const PlanSummary& summary) {
       {"loss_chunk_rows", summary.step_config.loss_chunk_rows},
       {"tokens_per_sample", largest.tokens},
       {"tiles_per_sample", largest.pixel_rows},
-      {"images_per_sample", largest.num_media - largest.num_videos - largest.num_volumes},
+      {"images_per_sample", largest.num_images},
       {"videos_per_sample", largest.num_videos},
       {"video_frames_per_sample", largest.video_frames},
       {"volumes_per_sample", largest.num_volumes},

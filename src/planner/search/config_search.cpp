@@ -89,7 +89,7 @@ StepEstimate ConfigSearch::find_min_memory_estimate() {
     // If the peak is not in the vision tower, smaller vision passes affect only fragmentation.
     const data::SampleShape& worst_shape = evaluator_.first_worst_case().shapes.front();
     if (peak_component != memory::Component::kVision &&
-        worst_shape.num_media + worst_shape.video_frames > kMaxImagesForVisionPasses)
+        worst_shape.num_media() + worst_shape.video_frames > kMaxImagesForVisionPasses)
       break;
   }
   for (const StepEstimate* estimate : evaluator_.list_estimates()) {

@@ -27,7 +27,7 @@ ordered_json make_json(const data::SampleShape& shape) {
   return {{"tokens", shape.tokens},
           {"label_tokens", shape.label_tokens},
           {"image_tokens", shape.image_tokens},
-          {"images", shape.num_media},
+          {"images", shape.num_media()},
           {"tiles", shape.pixel_rows},
           {"videos", shape.num_videos},
           {"video_frames", shape.video_frames},

@@ -125,7 +125,7 @@ std::string format_source_options(const data::Source& source) {
 }
 
 std::string format_media(const data::SampleShape& shape, const Inspection& inspection) {
-  if (shape.num_media == 0) return inspection.has_grid_rows ? "no volume" : "no image";
+  if (shape.num_media() == 0) return inspection.has_grid_rows ? "no volume" : "no image";
   if (inspection.has_grid_rows) return data::describe_media(shape);
   return fmt::format("{}, {} {}", data::describe_media(shape), format_with_commas(shape.pixel_rows),
                      inspection.pixel_row_name());

@@ -232,7 +232,7 @@ class InspectionPageBuilder {
     for (const auto& sample : inspection_.largest_samples) {
       std::vector<std::string> cells{
           sample.id, format_with_commas(sample.shape.tokens), format_with_commas(sample.shape.label_tokens),
-          format_with_commas(sample.shape.num_media), format_with_commas(sample.shape.pixel_rows)};
+          format_with_commas(sample.shape.num_media()), format_with_commas(sample.shape.pixel_rows)};
       if (inspection_.memory_prediction_target)
         cells.insert(cells.begin() + 1, format_gigabytes(sample.predicted_bytes));
       table.add(cells);

@@ -254,7 +254,7 @@ class InspectionTextBuilder {
       const auto& sample = inspection_.largest_samples[i];
       text_ += fmt::format("  {} {:>8} {:>8} {:>7} {:>8}", pad_text(shorten_name(sample.id), kMaxNameCharacters),
                            format_with_commas(sample.shape.tokens), format_with_commas(sample.shape.label_tokens),
-                           sample.shape.num_media, format_with_commas(sample.shape.pixel_rows));
+                           sample.shape.num_media(), format_with_commas(sample.shape.pixel_rows));
       if (sample.predicted_bytes > 0) text_ += fmt::format(" {:>9}", format_gigabytes(sample.predicted_bytes));
       text_ += "\n";
     }

@@ -52,15 +52,15 @@ std::string format_worst_sample(const planner::SampleBatch& worst_batch) {
                          ? ""
                          : fmt::format("worst is {}: ", to_printable(worst_batch.first_sample_id));
   text += pluralize(shape.tokens, "token");
-  if (shape.num_media > 0) {
-    const char* const media = shape.num_volumes == shape.num_media  ? "volumes"
-                              : shape.num_videos == 0               ? "images"
-                              : shape.num_videos == shape.num_media ? "videos"
-                                                                    : "images and videos";
+  if (shape.num_media() > 0) {
+    const char* const media = shape.num_volumes == shape.num_media()  ? "volumes"
+                              : shape.num_videos == 0                 ? "images"
+                              : shape.num_videos == shape.num_media() ? "videos"
+                                                                      : "images and videos";
     text += fmt::format(" ({} of {})", format_with_commas(shape.image_tokens), media);
   }
   text += fmt::format(", {} label tokens; {}", format_with_commas(shape.label_tokens), data::describe_media(shape));
-  if (shape.num_media > 0 && shape.row.depth == 0) {  // for volumes, describe_media() includes it
+  if (shape.num_media() > 0 && shape.row.depth == 0) {  // for volumes, describe_media() includes it
     text += fmt::format(" in {}", shape.patch_grids.empty()
                                       ? fmt::format("{} of {}x{}", pluralize(shape.pixel_rows, "tile"), shape.row.width,
                                                     shape.row.height)

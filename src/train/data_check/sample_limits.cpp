@@ -39,9 +39,9 @@ int64_t find_max_size(const planner::Workload& workload, const Size& get_size) {
 /// Returns the maximum number of pixels per image (mean per image for models with tiles); 0 without
 /// images.
 int64_t compute_max_pixels_per_image(const data::SampleShape& shape) {
-  if (shape.num_media == 0) return 0;
+  if (shape.num_media() == 0) return 0;
   if (shape.patch_grids.empty()) {
-    return (shape.pixel_rows + shape.num_media - 1) / shape.num_media * shape.row.height * shape.row.width;
+    return (shape.pixel_rows + shape.num_media() - 1) / shape.num_media() * shape.row.height * shape.row.width;
   }
   int64_t patches = 0;
   for (const auto& grid : shape.patch_grids) patches = std::max(patches, grid.patches_per_frame());
@@ -53,7 +53,7 @@ int64_t count_tokens(const data::SampleShape& shape) {
 }
 
 int64_t count_images(const data::SampleShape& shape) {
-  return std::max<int64_t>(1, shape.num_media - shape.num_videos - shape.num_volumes);
+  return std::max<int64_t>(1, shape.num_images);
 }
 
 template <class Action>
@@ -152,7 +152,7 @@ class SampleLimitEvaluator {
     add([](const data::SampleShape& shape) { return shape.tokens; });
     add([](const data::SampleShape& shape) { return shape.pixel_rows; });
     add([](const data::SampleShape& shape) { return shape.label_tokens; });
-    add([](const data::SampleShape& shape) { return shape.num_media; });
+    add([](const data::SampleShape& shape) { return shape.num_media(); });
     add([](const data::SampleShape& shape) { return shape.tokens - shape.image_tokens; });
     largest_sample_indices_.assign(indices.begin(), indices.end());
     return largest_sample_indices_;

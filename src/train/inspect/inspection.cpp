@@ -220,7 +220,7 @@ class DataInspector {
       if (!shape) continue;
       tokens.push_back(shape->tokens);
       label_tokens.push_back(shape->label_tokens);
-      images.push_back(shape->num_media - shape->num_videos - shape->num_volumes);
+      images.push_back(shape->num_images);
       volumes.push_back(shape->num_volumes);
       rows.push_back(shape->pixel_rows);
       if (shape->num_videos > 0) frames.push_back(shape->video_frames);

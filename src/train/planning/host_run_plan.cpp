@@ -81,7 +81,7 @@ int64_t compute_max_samples_per_step(const planner::Workload& workload) {
 std::string describe_largest_sample(const planner::SampleBatch& sample) {
   const data::SampleShape& shape = sample.shapes.front();
   std::string text = fmt::format("sample {} of {}", sample.first_sample_id, pluralize(shape.tokens, "token"));
-  if (shape.num_media > 0) text += " and " + data::describe_media(shape);
+  if (shape.num_media() > 0) text += " and " + data::describe_media(shape);
   return text;
 }
 

@@ -116,7 +116,7 @@ TEST_F(BrainLlavaPreset, VolumeIsOneRowAndItsTokens) {
       compute_sample_shape(folder_.path(), {.volumes = 2, .volume_size = {{128, 96, 64}}, .volume_dtype = at::kHalf});
   EXPECT_EQ(shape.tokens, 2 * 64 + 256);
   EXPECT_EQ(shape.image_tokens, 128);
-  EXPECT_EQ(shape.num_media, 2);
+  EXPECT_EQ(shape.num_media(), 2);
   EXPECT_EQ(shape.num_volumes, 2);
   EXPECT_EQ(shape.pixel_rows, 2);
   EXPECT_EQ(shape.row,

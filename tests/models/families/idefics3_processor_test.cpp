@@ -206,7 +206,7 @@ TEST_F(Idefics3Processor, PromptEndsBeforeTheLastAnswer) {
     const auto full_sample = processor()->process(records_[i], index);
     const auto prompt = processor()->process_prompt(records_[i], index);
     EXPECT_EQ(prompt.label_tokens(), 0);
-    EXPECT_EQ(prompt.num_media, full_sample.num_media);
+    EXPECT_EQ(prompt.num_media(), full_sample.num_media());
     ASSERT_LT(prompt.tokens(), full_sample.tokens());
     const auto length = static_cast<size_t>(prompt.tokens());
     EXPECT_EQ(prompt.token_ids,
@@ -231,10 +231,10 @@ TEST_F(Idefics3Processor, OutlineIsSampleWithoutPixels) {
       EXPECT_EQ(outline.label_mask, sample.label_mask);
       EXPECT_EQ(outline.image_token_positions, sample.image_token_positions);
       EXPECT_EQ(std::tie(outline.index, outline.id, outline.task), std::tie(sample.index, sample.id, sample.task));
-      ASSERT_EQ(outline.pixel_values.defined(), sample.num_media > 0);
+      ASSERT_EQ(outline.pixel_values.defined(), sample.num_media() > 0);
       EXPECT_TRUE(!outline.pixel_values.defined() || outline.pixel_values.is_meta());
       EXPECT_TRUE(!sample.pixel_values.defined() || sample.pixel_values.is_cpu());
-      images.insert(sample.num_media);
+      images.insert(sample.num_media());
     }
     EXPECT_EQ(images, (std::set<int64_t>{0, 1, 2}));
   }

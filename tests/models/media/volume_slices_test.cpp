@@ -71,7 +71,7 @@ TEST_F(VolumeSlices, MarkIsReplacedByAllSlices) {
   EXPECT_EQ(longest_run, 4U);
   EXPECT_LT(chat.text.find("Is <image>"), chat.text.find("<image> as <image>")) << chat.text;
   const data::Sample sample = processor->process(scan_record, 0), outline = processor->process_headers(scan_record, 0);
-  EXPECT_EQ(sample.num_media, 7);
+  EXPECT_EQ(sample.num_media(), 7);
   EXPECT_EQ(sample.num_volumes, 0) << "the model receives images";
   EXPECT_EQ(data::get_sample_shape(sample), data::get_sample_shape(outline));
   EXPECT_EQ(sample.token_ids, outline.token_ids);
@@ -87,7 +87,7 @@ TEST_F(VolumeSlices, KeepTheirOrderBetweenImages) {
   const io::MediaRef scan = make_sliced_scan(9, 0);
   const io::Record mixed_record = make_record("<image> and <image>, then <image>", {image, scan, image});
   const data::Sample sample = processor->process(mixed_record, 0);
-  EXPECT_EQ(sample.num_media, 6);
+  EXPECT_EQ(sample.num_media(), 6);
   // Each slice has the pixels of the same image on its own.
   const auto previews = processor->preview_media(mixed_record, sample);
   std::vector<at::Tensor> slices;

@@ -22,7 +22,7 @@ data::SampleShape shape() {
   return {.tokens = 1100,
           .label_tokens = 64,
           .image_tokens = 832,
-          .num_media = 2,
+          .num_images = 2,
           .pixel_rows = 13,
           .row = {.height = 512, .width = 384},
           .masks = 2,

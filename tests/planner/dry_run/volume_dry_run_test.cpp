@@ -16,7 +16,6 @@ data::SampleShape make_volume_shape(at::ScalarType dtype) {
   return {.tokens = 12,
           .label_tokens = 4,
           .image_tokens = kVolumes,
-          .num_media = kVolumes,
           .pixel_rows = kVolumes,
           .row = {.dtype = dtype, .channels = 1, .depth = 32, .height = 48, .width = 64},
           .num_volumes = kVolumes};

@@ -92,7 +92,7 @@ NamedShape sample(const std::string& id, int64_t tokens, int64_t tiles, int64_t 
           {.tokens = tokens,
            .label_tokens = label_tokens,
            .image_tokens = tiles,
-           .num_media = tiles > 0 ? 1 : 0,
+           .num_images = tiles > 0 ? 1 : 0,
            .pixel_rows = tiles,
            .row = {.height = tiles > 0 ? 64 : 0, .width = tiles > 0 ? 64 : 0}}};
 }

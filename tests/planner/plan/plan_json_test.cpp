@@ -11,7 +11,7 @@ Plan make_example_plan() {
   Plan plan;
   plan.model = "tiny";
   plan.workload = {.worst_batches = {}, .global_batch_size = 12, .world_size = 2};
-  plan.worst_batch = {.shapes = {{.tokens = 90, .num_media = 3, .num_videos = 1, .video_frames = 16}},
+  plan.worst_batch = {.shapes = {{.tokens = 90, .num_images = 2, .num_videos = 1, .video_frames = 16}},
                       .first_sample_id = "largest"};
   plan.best_estimate.step_config.micro_batch_size = 3;
   plan.best_estimate.peaks = {.allocated_bytes = 700, .reserved_bytes = 1000};

@@ -62,7 +62,7 @@ SampleShapeList sample_step(std::mt19937& random) {
     step.push_back({.tokens = 64 * images + text,
                     .label_tokens = 1 + text / 2,
                     .image_tokens = 64 * images,
-                    .num_media = images,
+                    .num_images = images,
                     .pixel_rows = images});
   }
   return step;

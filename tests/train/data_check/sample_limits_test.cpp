@@ -19,7 +19,7 @@ planner::Workload make_workload(data::SampleShape shape) {
 
 TEST(SampleLimitsTest, CountPixelsOfTiles) {
   const auto workload = make_workload(
-      {.tokens = 90, .image_tokens = 40, .num_media = 2, .pixel_rows = 9, .row = {.height = 10, .width = 20}});
+      {.tokens = 90, .image_tokens = 40, .num_images = 2, .pixel_rows = 9, .row = {.height = 10, .width = 20}});
   EXPECT_EQ(compute_max_image_pixels(workload), 5 * 200) << "one of the two images has five tiles or more";
   EXPECT_EQ(compute_pixel_granularity(workload), 200);
   EXPECT_EQ(compute_min_suggested_image_pixels(workload), 200);
@@ -29,7 +29,7 @@ TEST(SampleLimitsTest, CountPixelsOfTiles) {
 TEST(SampleLimitsTest, CountPixelsOfNativeResolution) {
   data::SampleShape shape{.tokens = 90,
                           .image_tokens = 12,
-                          .num_media = 2,
+                          .num_images = 2,
                           .pixel_rows = 48,
                           .row = {.height = 1, .width = 14},
                           .patch_grids = {{.rows = 4, .columns = 8}, {.rows = 4, .columns = 4}}};

@@ -90,7 +90,7 @@ TEST(HostRunPlanTest, ResumesWithTheSavedPlan) {
   const data::SampleShape shape{.tokens = 40,
                                 .label_tokens = 10,
                                 .image_tokens = 8,
-                                .num_media = 1,
+                                .num_images = 1,
                                 .pixel_rows = 2,
                                 .row = {.height = 32, .width = 32}};
   const SavedPlan saved_plan{.step_config = {.micro_batch_size = 2,

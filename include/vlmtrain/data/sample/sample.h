@@ -125,7 +125,7 @@ struct Sample {
   std::vector<int64_t> modalities;     ///< [rows] for volumes, numbers that the family defines; 0 if unknown
   std::vector<PatchGrid> patch_grids;  ///< one for each image or video if rows are patches; otherwise empty
   std::vector<int64_t> position_ids;  ///< [kNumPositionAxes · tokens], axis by axis; if empty, 0, 1, 2, … on all axes
-  int64_t num_media = 0;              ///< images, videos and volumes
+  int64_t num_images = 0;             ///< without videos and volumes
   int64_t num_videos = 0;
   int64_t num_volumes = 0;
   int64_t video_frames = 0;  ///< sampled frames of all videos together
@@ -138,6 +138,8 @@ struct Sample {
 
   /// Counts one more image, video or volume. `frames` is the number of sampled frames of a video.
   void add_medium(MediaKind kind, int64_t frames = 0);
+  /// Returns the number of images, videos and volumes.
+  int64_t num_media() const { return num_images + num_videos + num_volumes; }
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t label_tokens() const;
   /// Returns the bytes of host memory of its pixels and tokens.

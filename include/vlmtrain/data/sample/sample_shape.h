@@ -18,7 +18,7 @@ struct SampleShape {
   int64_t tokens = 0;  ///< image tokens included
   int64_t label_tokens = 0;
   int64_t image_tokens = 0;              ///< tokens that take vision features
-  int64_t num_media = 0;                 ///< images, videos and volumes
+  int64_t num_images = 0;                ///< without videos and volumes
   int64_t pixel_rows = 0;                ///< rows of Sample::pixel_values
   PixelRowShape row{};                   ///< type and size of each row
   std::vector<PatchGrid> patch_grids{};  ///< see Sample::patch_grids
@@ -29,6 +29,8 @@ struct SampleShape {
   int64_t num_images_with_masks = 0;  ///< images in SegmentationMasks::pixels
   int64_t mask_image_size = 0;        ///< side length of these images, in pixels
 
+  /// Returns the number of images, videos and volumes.
+  int64_t num_media() const { return num_images + num_videos + num_volumes; }
   /// Returns the bytes of SegmentationMasks::pixels and SegmentationMasks::targets.
   int64_t mask_bytes() const { return (3 * num_images_with_masks + masks) * mask_image_size * mask_image_size; }
   bool operator==(const SampleShape&) const = default;
