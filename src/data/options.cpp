@@ -140,6 +140,9 @@ void declare_options(OptionTable& table, DataOptions& options) {
       "Handling of samples with more than data.max_length tokens. shrink: images, then video frames, are downscaled "
       "until the sample fits, to a minimum size (docs/data.md). A sample that still does not fit is a bad sample. "
       "drop: the sample is dropped and counted, whatever data.on_bad_sample is. fail: it is a bad sample.");
+  table.add_enum("data.train_on", options.train_on, {{"all", TrainedAnswers::kAll}, {"last", TrainedAnswers::kLast}},
+                 "Answers of a conversation that are in the loss. all: all answers. last: only the last one. Answers "
+                 "that a record excludes (`loss: false`, docs/data.md) are in neither.");
   table.add("data.packing", options.packing,
             "If true, samples are combined into packs of up to `data.pack_max_tokens` tokens, and "
             "training.global_batch_size counts packs. If false, samples are also concatenated without padding; packs "

@@ -143,10 +143,10 @@ std::string compute_sample_shape_key(const fs::path& folder, const ProcessorSett
     const auto config = folder / value.get<std::string>() / "config.json";
     if (std::error_code error; fs::is_regular_file(config, error)) hash.add(io::read_file(config));
   }
-  hash.add(fmt::format("{} {} {} {} {} {} {} {} {}", settings.max_length, static_cast<int>(settings.on_too_long),
+  hash.add(fmt::format("{} {} {} {} {} {} {} {} {} {}", settings.max_length, static_cast<int>(settings.on_too_long),
                        settings.max_images_per_sample.value_or(-1), settings.image_max_pixels.value_or(-1),
                        settings.video_fps, settings.video_max_frames, static_cast<int>(settings.video_layout),
-                       settings.chat_template, settings.chat_template_date));
+                       static_cast<int>(settings.train_on), settings.chat_template, settings.chat_template_date));
   if (std::error_code error; fs::is_regular_file(settings.chat_template, error)) {
     hash.add(io::read_file(settings.chat_template));
   }

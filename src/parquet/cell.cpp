@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::parquet {
@@ -17,7 +18,6 @@ namespace {
 
 using io::make_special_cell;
 using io::SpecialCellKind;
-using nlohmann::json;
 
 template <class Array>
 const Array& array_cast(const arrow::Array& column) {
@@ -25,19 +25,19 @@ const Array& array_cast(const arrow::Array& column) {
 }
 
 template <class Array>
-json number_to_json(const arrow::Array& column, int64_t index) {
+io::RecordJson number_to_json(const arrow::Array& column, int64_t index) {
   return array_cast<Array>(column).Value(index);
 }
 
 template <class Array>
-json string_to_json(const arrow::Array& column, int64_t index) {
+io::RecordJson string_to_json(const arrow::Array& column, int64_t index) {
   return std::string(array_cast<Array>(column).GetView(index));
 }
 
 template <class Array>
-json bytes_to_json(const arrow::Array& column, int64_t index) {
+io::RecordJson bytes_to_json(const arrow::Array& column, int64_t index) {
   const std::string_view view = array_cast<Array>(column).GetView(index);
-  return json::binary(std::vector<uint8_t>(view.begin(), view.end()));
+  return io::RecordJson::binary(std::vector<uint8_t>(view.begin(), view.end()));
 }
 
 /// Returns the type of the values of a list type; the type itself if it is not a list.
@@ -46,10 +46,10 @@ const arrow::DataType& get_list_value_type(const arrow::DataType& file_type) {
 }
 
 template <class Array>
-json list_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
+io::RecordJson list_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
   const auto& list_array = array_cast<Array>(column);
   const int64_t begin = list_array.value_offset(index);
-  json values = json::array();
+  io::RecordJson values = io::RecordJson::array();
   for (int64_t i = 0; i < list_array.value_length(index); ++i) {
     values.push_back(cell_to_json(*list_array.values(), begin + i, get_list_value_type(file_type)));
   }
@@ -63,9 +63,9 @@ const arrow::DataType* find_field_type(const arrow::DataType& file_type, const s
   return field ? field->type().get() : nullptr;
 }
 
-json struct_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
+io::RecordJson struct_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
   const auto& struct_array = array_cast<arrow::StructArray>(column);
-  json values = json::object();
+  io::RecordJson values = io::RecordJson::object();
   for (int i = 0; i < struct_array.num_fields(); ++i) {
     const std::string& name = struct_array.struct_type()->field(i)->name();
     const auto field = struct_array.field(i);
@@ -80,17 +80,18 @@ json struct_to_json(const arrow::Array& column, int64_t index, const arrow::Data
 
 /// Converts a map to an object if its keys are unique strings, else to an array of {"key",
 /// "value"}.
-json map_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
+io::RecordJson map_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
   const auto& map_array = array_cast<arrow::MapArray>(column);
   const auto* type =
       file_type.id() == arrow::Type::MAP ? static_cast<const arrow::MapType*>(&file_type) : map_array.map_type();
-  json pairs = json::array();
-  json values = json::object();
+  io::RecordJson pairs = io::RecordJson::array();
+  io::RecordJson values = io::RecordJson::object();
   bool is_object = true;
   for (int64_t i = map_array.value_offset(index); i < map_array.value_offset(index + 1); ++i) {
-    json key = cell_to_json(*map_array.keys(), i, *type->key_type());
-    json value = cell_to_json(*map_array.items(), i, *type->item_type());
-    is_object = is_object && key.is_string() && values.emplace(key.get_ref<const std::string&>(), value).second;
+    io::RecordJson key = cell_to_json(*map_array.keys(), i, *type->key_type());
+    io::RecordJson value = cell_to_json(*map_array.items(), i, *type->item_type());
+    is_object =
+        is_object && key.is_string() && values.emplace(key.get_ref<const std::string&>(), io::RecordJson(value)).second;
     pairs.push_back({{"key", std::move(key)}, {"value", std::move(value)}});
   }
   return is_object ? values : pairs;
@@ -109,23 +110,23 @@ std::string format_uuid(std::string_view value) {
 }
 
 /// Returns the special cell of an unsupported type.
-json make_unsupported_type_cell(const arrow::Array& column) {
+io::RecordJson make_unsupported_type_cell(const arrow::Array& column) {
   return make_special_cell(SpecialCellKind::kUnsupportedType, column.type()->ToString());
 }
 
 /// Converts a value of an extension type from its storage.
-json extension_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
+io::RecordJson extension_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
   const auto& storage = *array_cast<arrow::ExtensionArray>(column).storage();
   const std::string name = static_cast<const arrow::ExtensionType&>(*column.type()).extension_name();
-  json value = cell_to_json(storage, index,
-                            file_type.id() == arrow::Type::EXTENSION
-                                ? *static_cast<const arrow::ExtensionType&>(file_type).storage_type()
-                                : *storage.type());
+  io::RecordJson value = cell_to_json(storage, index,
+                                      file_type.id() == arrow::Type::EXTENSION
+                                          ? *static_cast<const arrow::ExtensionType&>(file_type).storage_type()
+                                          : *storage.type());
   if (name == "arrow.json") {
     return value.is_string() ? make_special_cell(SpecialCellKind::kJsonText, value.get_ref<const std::string&>())
                              : make_unsupported_type_cell(column);
   }
-  if (name == "arrow.bool8") return value.is_number() ? json(value != 0) : make_unsupported_type_cell(column);
+  if (name == "arrow.bool8") return value.is_number() ? io::RecordJson(value != 0) : make_unsupported_type_cell(column);
   if (name == "arrow.uuid" && value.is_binary()) {
     const auto& uuid = value.get_binary();
     return format_uuid({reinterpret_cast<const char*>(uuid.data()), uuid.size()});
@@ -136,13 +137,13 @@ json extension_to_json(const arrow::Array& column, int64_t index, const arrow::D
 }
 
 /// Converts a decimal, date or time to Arrow's text.
-json scalar_to_json(const arrow::Array& column, int64_t index) {
+io::RecordJson scalar_to_json(const arrow::Array& column, int64_t index) {
   const auto scalar = column.GetScalar(index);
-  return scalar.ok() ? json((*scalar)->ToString()) : make_unsupported_type_cell(column);
+  return scalar.ok() ? io::RecordJson((*scalar)->ToString()) : make_unsupported_type_cell(column);
 }
 
 /// Converts the value at an index of a run-end-encoded array.
-json run_end_encoded_to_json(const arrow::Array& column, int64_t index) {
+io::RecordJson run_end_encoded_to_json(const arrow::Array& column, int64_t index) {
   const auto scalar = column.GetScalar(index);
   if (!scalar.ok()) return make_unsupported_type_cell(column);
   const auto value = arrow::MakeArrayFromScalar(*static_cast<const arrow::RunEndEncodedScalar&>(**scalar).value, 1);
@@ -151,7 +152,7 @@ json run_end_encoded_to_json(const arrow::Array& column, int64_t index) {
 
 }  // namespace
 
-json cell_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
+io::RecordJson cell_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type) {
   if (column.IsNull(index)) return nullptr;
   switch (column.type_id()) {
     case arrow::Type::BOOL:

@@ -2,9 +2,9 @@
 
 #include <arrow/type_fwd.h>
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
+
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::parquet {
 
@@ -20,6 +20,6 @@ namespace vlmtrain::parquet {
 /// `file_type` is the type of the column in the file. If it has structs with a field "bytes" that
 /// `column` lacks because it was not read, the field becomes io::SpecialCellKind::kOmittedBytes.
 /// REQUIRES: `index` is in the column. Does not throw for valid columns.
-nlohmann::json cell_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type);
+io::RecordJson cell_to_json(const arrow::Array& column, int64_t index, const arrow::DataType& file_type);
 
 }  // namespace vlmtrain::parquet

@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "parquet/cell.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::parquet {
@@ -135,8 +136,8 @@ class ArrowRowGroup final : public io::RowGroup {
   int64_t bytes() const override { return bytes_; }
   bool requires_file_bytes() const override { return requires_file_bytes_; }
 
-  nlohmann::json row(int64_t index) const override {
-    nlohmann::json row = nlohmann::json::object();
+  io::RecordJson row(int64_t index) const override {
+    io::RecordJson row = io::RecordJson::object();
     for (int i = 0; i < table_->num_columns(); ++i) {
       const auto& field = *table_->field(i);
       const auto file_field = file_schema_->GetFieldByName(field.name());
@@ -147,7 +148,7 @@ class ArrowRowGroup final : public io::RowGroup {
   }
 
  private:
-  static nlohmann::json convert_cell_to_json(const arrow::ChunkedArray& column, int64_t index,
+  static io::RecordJson convert_cell_to_json(const arrow::ChunkedArray& column, int64_t index,
                                              const arrow::DataType& file_type) {
     for (const auto& chunk : column.chunks()) {
       if (index < chunk->length()) return cell_to_json(*chunk, index, file_type);

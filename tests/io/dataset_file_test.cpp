@@ -270,7 +270,7 @@ TEST_F(ReadDataset, ReportsTheKeyOfNestedRecords) {
                 AllOf(HasSubstr("is one JSON object"), HasSubstr("under \"data\"")));
   }
   EXPECT_THAT(get_error(fmt::format("{{\"train\": [{0}, {0}], \"test\": [{0}]}}", kRecord)),
-              HasSubstr("under \"test\", \"train\""));
+              HasSubstr("under \"train\", \"test\""));
   EXPECT_THAT(get_error(fmt::format("{{\"7\": {0}, \"8\": {0}}}", kRecord)),
               HasSubstr("a record under each of its keys"));
   EXPECT_THAT(get_error(R"({"a": {"root": "x", "annotation": "a.jsonl", "repeat_time": 1}})"), HasSubstr("InternVL"));

@@ -7,12 +7,12 @@
 #include "io/dataset/table_records.h"
 #include "io/parquet_test.h"
 #include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::io {
 namespace {
 
-using nlohmann::json;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -20,8 +20,8 @@ using testing::IsEmpty;
 
 class ParquetTypes : public ParquetTest {
  protected:
-  static json read_row(const std::string& name, int64_t index) {
-    json row = open_row_file(golden_path(name))->read(0, /*include_media_bytes=*/true)->row(index);
+  static RecordJson read_row(const std::string& name, int64_t index) {
+    RecordJson row = open_row_file(golden_path(name))->read(0, /*include_media_bytes=*/true)->row(index);
     replace_unsupported_cells(row);
     return row;
   }
@@ -35,7 +35,7 @@ TEST_F(ParquetTypes, ReadsViewTypes) {
   EXPECT_EQ(first.turns.at(1).text, "A2") << "large_list_view";
   EXPECT_EQ(second.turns.at(0).text, "<image>\nQ1") << "string_view";
   EXPECT_EQ(second.turns.at(1).text, "A1") << "dictionary";
-  EXPECT_EQ(read_row("views.parquet", 0)["subject_id"], json({"s", "t"})) << "list_view";
+  EXPECT_EQ(read_row("views.parquet", 0)["subject_id"], RecordJson({"s", "t"})) << "list_view";
   EXPECT_EQ(read_row("views.parquet", 1)["subject_id"], nullptr);
 }
 
@@ -59,15 +59,15 @@ TEST_F(ParquetTypes, ParsesNestedJsonCells) {
 }
 
 TEST_F(ParquetTypes, ConvertsScalarTypes) {
-  const json row = read_row("values.parquet", 0);
+  const RecordJson row = read_row("values.parquet", 0);
   EXPECT_EQ(row["question"], 1.5) << "half float";
   EXPECT_EQ(row["answer"], "12.50") << "decimal";
   EXPECT_EQ(row["id"], "30313233-3435-3637-3839-616263646566") << "arrow.uuid";
   EXPECT_EQ(row["task"], "1970-01-02") << "date";
   EXPECT_EQ(row["kind"], true) << "arrow.bool8";
-  EXPECT_EQ(row["left"], (json{{"a", 1}, {"b", 2}})) << "map";
+  EXPECT_EQ(row["left"], (RecordJson{{"a", 1}, {"b", 2}})) << "map";
   EXPECT_EQ(row["none"], nullptr);
-  const json empty = read_row("values.parquet", 1);
+  const RecordJson empty = read_row("values.parquet", 1);
   for (const auto& [column, value] : empty.items()) EXPECT_EQ(value, nullptr) << column;
 }
 
@@ -97,16 +97,16 @@ TEST_F(ParquetTypes, RunLengthsMayBeBytes) {
 }
 
 TEST(RowValues, AreResolvedWithinListsAndObjects) {
-  json row{
+  RecordJson row{
       {"a", {{"b", {make_special_cell(SpecialCellKind::kJsonText, R"({"c": [1, null]})"), 2}}}},
       {"d", make_special_cell(SpecialCellKind::kUnsupportedType, "duration[s]")},
       {"e",
        {make_special_cell(SpecialCellKind::kJsonText, "["), make_special_cell(SpecialCellKind::kJsonText, "\xff")}},
-      {"f", json::binary({1, 2})}};
+      {"f", RecordJson::binary({1, 2})}};
   const auto unsupported_cells = replace_unsupported_cells(row);
-  EXPECT_EQ(row["a"]["b"][0]["c"], json({1, nullptr}));
+  EXPECT_EQ(row["a"]["b"][0]["c"], RecordJson({1, nullptr}));
   EXPECT_EQ(row["d"], nullptr);
-  EXPECT_EQ(row["e"], json({nullptr, nullptr}));
+  EXPECT_EQ(row["e"], RecordJson({nullptr, nullptr}));
   EXPECT_TRUE(row["f"].is_binary());
   ASSERT_EQ(unsupported_cells.size(), 2);
   EXPECT_EQ(unsupported_cells[0].column, "d");

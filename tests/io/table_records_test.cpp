@@ -11,6 +11,7 @@
 #include "base/captured_log.h"
 #include "io/parquet_test.h"
 #include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
@@ -187,7 +188,7 @@ class FixedSizeRowGroup : public RowGroup {
  public:
   explicit FixedSizeRowGroup(int64_t bytes) : bytes_(bytes) {}
   int64_t bytes() const override { return bytes_; }
-  nlohmann::json row(int64_t) const override { return {}; }
+  RecordJson row(int64_t) const override { return {}; }
 
  private:
   int64_t bytes_;

@@ -7,6 +7,7 @@
 
 #include "report/format/html.h"
 #include "report/inspection/inspection_format.h"
+#include "vlmtrain/base/base64.h"
 #include "vlmtrain/image/decode.h"
 
 namespace vlmtrain::report {
@@ -210,7 +211,7 @@ TEST(InspectionTest, PageHasTheExactPixels) {
   const std::string page = render_inspection_page(inspection);
   const std::string begin = "data:image/png;base64,";
   const size_t first = page.find(begin) + begin.size();
-  const std::string bytes = base64_decode(std::string_view(page).substr(first, page.find('"', first) - first));
+  const std::string bytes = base64_decode(std::string_view(page).substr(first, page.find('"', first) - first)).value();
   const at::Tensor decoded_image = image::decode_image(std::as_bytes(std::span(bytes)), "the page's image");
   EXPECT_TRUE(at::equal(decoded_image, inspection.sample_previews[0].media_previews[0].pixels));
   EXPECT_THAT(page, HasSubstr("d=\"M0 2H6M3 0V4\"")) << "between its four tiles";

@@ -11,6 +11,7 @@
 
 #include "image/nifti_file.h"
 #include "report/format/html.h"
+#include "vlmtrain/base/base64.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/decode.h"
 
@@ -20,7 +21,7 @@ namespace {
 at::Tensor decode_uri(const std::string& uri) {
   constexpr std::string_view kPrefix = "data:image/jpeg;base64,";
   EXPECT_TRUE(uri.starts_with(kPrefix));
-  const std::string bytes = base64_decode(uri.substr(kPrefix.size()));
+  const std::string bytes = base64_decode(uri.substr(kPrefix.size())).value();
   return image::decode_image(std::as_bytes(std::span(bytes)), "thumbnail");
 }
 
@@ -37,8 +38,10 @@ TEST(Base64Test, MatchesRfc4648) {
     EXPECT_EQ(base64_encode(bytes), text);
     EXPECT_EQ(base64_decode(text), bytes);
   }
-  EXPECT_EQ(base64_decode("Zg="), "");
-  EXPECT_EQ(base64_decode("Z!=="), "");
+  EXPECT_EQ(base64_decode("Zg="), std::nullopt);
+  EXPECT_EQ(base64_decode("Z!=="), std::nullopt);
+  EXPECT_EQ(base64_decode("Zg==Zg=="), std::nullopt);
+  EXPECT_EQ(base64_decode("Zm\r\n8="), "fo");
 }
 
 TEST(PredictionTest, IsOneJsonLine) {

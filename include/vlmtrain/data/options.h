@@ -43,6 +43,7 @@ struct DataOptions {
   double video_fps = 2.0;
   int64_t video_max_frames = 128;  ///< LLaMA-Factory's default; transformers' 768 exceeds max_length many times over
   VideoTokenLayout video_layout = VideoTokenLayout::kReleasedCode;
+  TrainedAnswers train_on = TrainedAnswers::kAll;
   BadSamplePolicy on_bad_sample = BadSamplePolicy::kFail;
   bool check_at_start = true;
   int64_t num_workers = 2;

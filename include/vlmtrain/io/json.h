@@ -18,6 +18,9 @@
 
 namespace vlmtrain::io {
 
+/// The JSON of a data set's records. Keeps the order of keys, in which chat templates write tools.
+using RecordJson = nlohmann::ordered_json;
+
 /// The whitespace of JSON (RFC 8259, section 2).
 inline constexpr std::string_view kJsonWhitespace = " \t\r\n";
 
@@ -54,6 +57,10 @@ bool is_json_too_deep(std::string_view text);
 
 /// Returns the value of a text, or nothing if it is not JSON or nested too deeply.
 std::optional<nlohmann::json> try_parse_json(std::string_view text);
+
+/// Same as try_parse_json() for records. Sorts the keys if an object has more than 1000, because
+/// keeping their order takes quadratic time.
+std::optional<RecordJson> try_parse_record_json(std::string_view text);
 
 /// Parses a text. Throws data_error that names `source` (usually a file), line and column if it is
 /// not JSON or nested too deeply.

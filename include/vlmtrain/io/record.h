@@ -17,12 +17,21 @@
 
 namespace vlmtrain::io {
 
-/// Speaker of a turn.
-enum class Role { kSystem, kUser, kAssistant };
+/// Speaker of a turn. A turn of kTool is the output of a tool.
+enum class Role { kSystem, kUser, kAssistant, kTool };
 
 /// Placeholders of an image and a video in the text of a turn, as in LLaVA's data.
 inline constexpr std::string_view kImagePlaceholder = "<image>";
 inline constexpr std::string_view kVideoPlaceholder = "<video>";
+
+/// A value of a record that its chat template may read: a field of a message, such as "tool_calls",
+/// or a variable, such as "tools".
+struct TemplateValue {
+  std::string name;
+  std::string json;  ///< JSON text with the record's order of keys
+
+  bool operator==(const TemplateValue&) const = default;
+};
 
 /// One turn of a conversation. The n-th image placeholder of a conversation stands for its n-th
 /// image, and the n-th video placeholder for its n-th video. Placeholders at
@@ -31,7 +40,13 @@ struct Turn {
   Role role;
   std::string text;
   std::vector<size_t> literal_placeholder_offsets = {};  ///< byte offsets in `text`, ascending
+  std::vector<TemplateValue> fields = {};                ///< fields of the message besides role and content
+  bool has_content = true;                               ///< false: the content is null, as next to tool calls
+  bool is_learned = true;                                ///< whether an answer is in the loss
 };
+
+/// Returns whether a field of `turn` has a text of the answer: tool calls or reasoning.
+bool has_answer_fields(const Turn& turn);
 
 /// A placeholder in the text of a turn.
 struct MediaPlaceholder {
@@ -98,10 +113,12 @@ struct Record {
   std::string id;           ///< "id" in the data (string or integer), else "<file stem>:<index from 0>"
   std::string task;         ///< first string of "task", "task_type", "kind", "category" and "answer_type"; may be empty
   std::string answer_type;  ///< "answer_type" in the data, such as OPEN or CLOSED in medical VQA; may be empty
-  /// An optional system turn, then alternating turns of user and assistant. The numbers of image
-  /// and video placeholders equal the sizes of `images` and `videos`.
+  /// An optional system turn, then alternating turns of user and assistant. Turns of tools follow an
+  /// assistant's turn that calls them, and precede another one. The numbers of image and video
+  /// placeholders equal the sizes of `images` and `videos`.
   std::vector<Turn> turns;
-  std::vector<MediaRef> images;  ///< images and volumes
+  std::vector<TemplateValue> template_variables;  ///< "tools" and "chat_template_kwargs"
+  std::vector<MediaRef> images;                   ///< images and volumes
   std::vector<MediaRef> videos;
   std::vector<MaskSource> masks;         ///< in the order of the mask tokens in the answers
   std::string mask_problem;              ///< why `masks` cannot be used, else empty; only segmentation models report it

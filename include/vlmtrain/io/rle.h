@@ -1,10 +1,10 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {
 
@@ -27,7 +27,7 @@ inline constexpr int64_t kMaxMaskPixels = 178'956'970;
 /// Parses {"size": [height, width], "counts": COUNTS}. COUNTS is a list of numbers, or pycocotools'
 /// compressed string as text or bytes. Throws data_error, whose message begins with "a mask", if a
 /// field is malformed, the mask has more than kMaxMaskPixels, or the runs do not fill it exactly.
-Rle parse_rle(const nlohmann::json& value);
+Rle parse_rle(const RecordJson& value);
 
 /// Returns the counts in pycocotools' compressed string format (rleToString of maskApi.c). From the
 /// fourth count on, the difference to the count two positions earlier is written. A number is split

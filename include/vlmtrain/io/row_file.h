@@ -1,12 +1,12 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
+
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {
 
@@ -19,12 +19,12 @@ enum class SpecialCellKind : uint8_t {
 };
 
 /// Returns the JSON value of a special cell.
-inline nlohmann::json make_special_cell(SpecialCellKind kind, const std::string& text = {}) {
-  return nlohmann::json::binary({text.begin(), text.end()}, static_cast<uint64_t>(kind));
+inline RecordJson make_special_cell(SpecialCellKind kind, const std::string& text = {}) {
+  return RecordJson::binary({text.begin(), text.end()}, static_cast<uint64_t>(kind));
 }
 
 /// Returns true for values that make_special_cell() made with `kind`.
-inline bool is_special_cell(const nlohmann::json& value, SpecialCellKind kind) {
+inline bool is_special_cell(const RecordJson& value, SpecialCellKind kind) {
   return value.is_binary() && value.get_binary().has_subtype() &&
          value.get_binary().subtype() == static_cast<uint64_t>(kind);
 }
@@ -38,7 +38,7 @@ class RowGroup {
   /// Returns row `index`, counted from 0 in this group, as a JSON object with one entry per column.
   /// Bytes are binary JSON values without a subtype; cells that JSON cannot represent are special
   /// cells. Throws std::runtime_error if a cell cannot be read. REQUIRES: the group has the row.
-  virtual nlohmann::json row(int64_t index) const = 0;
+  virtual RecordJson row(int64_t index) const = 0;
   /// Returns true if the group was read without bytes and it is unknown which cells are null. The
   /// caller must then read the group with bytes.
   virtual bool requires_file_bytes() const { return false; }

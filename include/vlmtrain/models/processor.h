@@ -26,6 +26,7 @@ struct ProcessorSettings {
   double video_fps = 2.0;                   ///< sampled frames per second of video
   int64_t video_max_frames = 128;           ///< maximum number of sampled frames per video
   data::VideoTokenLayout video_layout = data::VideoTokenLayout::kReleasedCode;
+  data::TrainedAnswers train_on = data::TrainedAnswers::kAll;
   image::AugmentSettings augment = {};     ///< augmentation of images and their masks, in training only
   std::optional<int64_t> mask_image_size;  ///< side of the mask encoder's input; nullopt: as in config.json
   data::VolumeOptions volume = {};         ///< use of volumes

@@ -40,7 +40,9 @@ struct RenderedChat {
   /// The bytes whose tokens are labels, in order and without overlap. For an assistant turn:
   /// everything from the first to the last character of its text, white space between the
   /// generation prompt and the text, and the end of turn with the characters before it. Also the
-  /// output of `{% generation %}` blocks. Excludes media and other template output.
+  /// output of `{% generation %}` blocks. With tool calls or reasoning: everything from the
+  /// generation prompt through the end of turn. Excludes media, other template output, and turns
+  /// that are not learned.
   std::vector<TextSpan> answers{};
   std::vector<MediaSpan> media{};  ///< in order
   /// Notices about parts of the conversation that the template omits and about answers without an
@@ -104,10 +106,12 @@ class ChatTemplate {
   /// generation and training.
   std::string describe() const;
 
-  /// Renders `turns`. With `add_generation_prompt`, the text ends where the next answer begins.
-  /// Tokens of the tokenizer's post-processor (such as `<s>`) are not included. Throws UserError
-  /// (bad data) if `turns` is empty or the template rejects the conversation.
-  RenderedChat render(std::span<const Turn> turns, bool add_generation_prompt) const;
+  /// Renders `turns` with the variables of their record. With `add_generation_prompt`, the text ends
+  /// where the next answer begins. Tokens of the tokenizer's post-processor (such as `<s>`) are not
+  /// included. Throws UserError (bad data) if `turns` is empty, if the template rejects the
+  /// conversation, or if the label tokens of an answer with tool calls or reasoning are unknown.
+  RenderedChat render(std::span<const Turn> turns, bool add_generation_prompt,
+                      std::span<const io::TemplateValue> variables = {}) const;
 
  private:
   struct Impl;

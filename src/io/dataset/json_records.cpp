@@ -24,8 +24,6 @@ namespace vlmtrain::io {
 
 namespace {
 
-using nlohmann::json;
-
 /// A literal of Python's json module that is not JSON, and its replacements.
 struct NonFiniteLiteral {
   std::string_view literal;
@@ -81,29 +79,29 @@ constexpr std::array kLlamaFactoryKeys =
 constexpr std::array kInternVlKeys = std::to_array<std::string_view>({"annotation", "repeat_time", "data_augment"});
 constexpr std::array kQwenKeys = std::to_array<std::string_view>({"annotation_path", "data_path"});
 
-bool has_any_key(const json& object, std::span<const std::string_view> keys) {
+bool has_any_key(const RecordJson& object, std::span<const std::string_view> keys) {
   return std::ranges::any_of(keys, [&](std::string_view key) { return object.contains(key); });
 }
 
 /// Parses an object, but only the first entry of each of its lists, because the text may be a whole
 /// data set. The result is not an object if the text is not JSON or nested too deeply.
-json parse_first_entries(std::string_view text) {
+RecordJson parse_first_entries(std::string_view text) {
   constexpr int kMaxDepth = 3;  // object (0), list (1), record (2), its values (3)
   bool is_first_entry = true;
-  const auto should_keep_value = [&](int depth, json::parse_event_t event, const json&) {
-    if (event == json::parse_event_t::array_start && depth == 1) is_first_entry = true;
+  const auto should_keep_value = [&](int depth, RecordJson::parse_event_t event, const RecordJson&) {
+    if (event == RecordJson::parse_event_t::array_start && depth == 1) is_first_entry = true;
     const bool is_container_start =
-        event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
+        event == RecordJson::parse_event_t::object_start || event == RecordJson::parse_event_t::array_start;
     if (is_container_start && depth >= kMaxDepth) return false;
     if (!is_container_start || depth != 2) return true;
     return std::exchange(is_first_entry, false);
   };
   if (is_json_too_deep(text)) return {};
-  return json::parse(text, should_keep_value, /*allow_exceptions=*/false);
+  return RecordJson::parse(text, should_keep_value, /*allow_exceptions=*/false);
 }
 
 /// Describes an object with lists of records, or returns "".
-std::string describe_record_lists(const json& object) {
+std::string describe_record_lists(const RecordJson& object) {
   std::vector<std::string> keys;
   for (auto entry = object.begin(); entry != object.end(); ++entry) {
     const bool is_object_list = entry->is_array() && !entry->empty() && entry->front().is_object();
@@ -121,8 +119,8 @@ std::string describe_record_lists(const json& object) {
 }
 
 /// Describes an object whose values are all objects, or returns "".
-std::string describe_keyed_records(const json& object) {
-  const json& first_value = object.front();
+std::string describe_keyed_records(const RecordJson& object) {
+  const RecordJson& first_value = object.front();
   if (has_any_key(first_value, kLlamaFactoryKeys)) {
     return "is a registry of data sets of LLaMA-Factory (dataset_info.json), not data; give the data file itself in "
            "data.train, and its columns in data.columns";
@@ -224,10 +222,10 @@ RecordOffsets load_or_find_offsets(const DataFile& file) {
 
 }  // namespace
 
-std::optional<nlohmann::json> parse_record_json(std::string_view text) {
-  auto value = try_parse_json(text);
+std::optional<RecordJson> parse_record_json(std::string_view text) {
+  auto value = try_parse_record_json(text);
   if (value || !may_contain_non_finite_literals(text)) return value;
-  return try_parse_json(replace_non_finite_literals(text, &NonFiniteLiteral::json_replacement));
+  return try_parse_record_json(replace_non_finite_literals(text, &NonFiniteLiteral::json_replacement));
 }
 
 std::string zero_non_finite_literals(std::string_view text) {
@@ -236,9 +234,9 @@ std::string zero_non_finite_literals(std::string_view text) {
 }
 
 std::string describe_wrapped_records(std::string_view text) {
-  const json object = parse_first_entries(text);
+  const RecordJson object = parse_first_entries(text);
   if (!object.is_object() || object.empty() || has_any_key(object, kRecordKeys)) return {};
-  const auto is_object = [](const json& value) { return value.is_object() && !value.empty(); };
+  const auto is_object = [](const RecordJson& value) { return value.is_object() && !value.empty(); };
   return std::ranges::all_of(object, is_object) ? describe_keyed_records(object) : describe_record_lists(object);
 }
 

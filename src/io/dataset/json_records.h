@@ -1,7 +1,5 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -9,6 +7,7 @@
 #include <string_view>
 
 #include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::io {
@@ -16,7 +15,7 @@ namespace vlmtrain::io {
 /// Parses the text of a record. Returns nothing if it is not JSON or nested too deeply. Accepts
 /// three literals that Python's json module writes although they are not JSON: NaN becomes null,
 /// and Infinity and -Infinity become strings.
-std::optional<nlohmann::json> parse_record_json(std::string_view text);
+std::optional<RecordJson> parse_record_json(std::string_view text);
 
 /// Returns `text` with the literals NaN, Infinity and -Infinity replaced by numbers of the same
 /// length, so that find_json_error() reports other errors at their original position.

@@ -26,15 +26,13 @@ namespace vlmtrain::io {
 
 namespace {
 
-using nlohmann::json;
-
 /// Names of columns that are read in addition to kRenamableColumns (record_columns.cpp).
 constexpr auto kAdditionalColumns = std::to_array<std::string_view>(
     {"conversations", "texts", "instruction", "input", "output", "history", "tools", "answer_type"});
 
 /// Returns true if all strings in `value` are valid UTF-8. For JSON, the parser checks this, but a
 /// Parquet file may contain any bytes.
-bool is_all_utf8(const json& value) {
+bool is_all_utf8(const RecordJson& value) {
   if (value.is_string()) return is_utf8(value.get_ref<const std::string&>());
   return !value.is_structured() || std::ranges::all_of(value, is_all_utf8);
 }
@@ -107,7 +105,7 @@ class TableRecords final : public Records {
     const std::string fallback_id = fmt::format("{}:{}", file_stem_, index);
     Record record;
     try {
-      json row = read_row(group, index - group_start_rows_[group], include_media_bytes);
+      RecordJson row = read_row(group, index - group_start_rows_[group], include_media_bytes);
       if (is_all_utf8(row)) {
         const std::vector<UnsupportedCell> unsupported_cells = replace_unsupported_cells(row);
         record = reader_.read(std::move(row), fallback_id);
@@ -126,11 +124,11 @@ class TableRecords final : public Records {
     return record;
   }
 
-  json read_row(size_t group, int64_t row, bool include_media_bytes) const {
+  RecordJson read_row(size_t group, int64_t row, bool include_media_bytes) const {
     const auto row_group = load_group(group, include_media_bytes);
     if (include_media_bytes) return row_group->row(row);
     if (!row_group->requires_file_bytes()) {
-      json value = row_group->row(row);
+      RecordJson value = row_group->row(row);
       if (!needs_media_bytes(value, video_column_)) return value;
     }
     return load_group(group, /*include_media_bytes=*/true)->row(row);
@@ -176,16 +174,16 @@ class TableRecords final : public Records {
   std::vector<int64_t> bytes_per_group_;
 };
 
-std::string get_binary_text(const json& value) {
+std::string get_binary_text(const RecordJson& value) {
   const auto& bytes = value.get_binary();
   return {bytes.begin(), bytes.end()};
 }
 
 /// Replaces special cells in `value`. Stores the first cell that cannot be read in
 /// `unsupported_cell`, unless that is set.
-void replace_unsupported_cell(json& value, std::optional<UnsupportedCell>& unsupported_cell) {
+void replace_unsupported_cell(RecordJson& value, std::optional<UnsupportedCell>& unsupported_cell) {
   if (value.is_structured()) {
-    for (json& item : value) replace_unsupported_cell(item, unsupported_cell);
+    for (RecordJson& item : value) replace_unsupported_cell(item, unsupported_cell);
     return;
   }
   if (is_special_cell(value, SpecialCellKind::kUnsupportedType)) {
@@ -196,7 +194,7 @@ void replace_unsupported_cell(json& value, std::optional<UnsupportedCell>& unsup
     value = nullptr;
   } else if (is_special_cell(value, SpecialCellKind::kJsonText)) {
     const std::string text = get_binary_text(value);
-    auto json_value = try_parse_json(text);
+    auto json_value = try_parse_record_json(text);
     if (!json_value && !unsupported_cell) {
       const JsonError error = find_json_error(text);
       unsupported_cell = {
@@ -206,12 +204,12 @@ void replace_unsupported_cell(json& value, std::optional<UnsupportedCell>& unsup
               "has the type arrow.json and is not valid JSON at line {}, column {}: {}; write it again, or as text",
               error.line, error.column, error.reason)};
     }
-    value = json_value ? *std::move(json_value) : json();
+    value = json_value ? *std::move(json_value) : RecordJson();
   }
 }
 
 /// Returns true for omitted bytes and for {"bytes", "path"} with omitted bytes.
-bool has_omitted_bytes(const json& value) {
+bool has_omitted_bytes(const RecordJson& value) {
   if (!value.is_object()) return is_special_cell(value, SpecialCellKind::kOmittedBytes);
   const auto bytes = value.find("bytes");
   return bytes != value.end() && is_special_cell(*bytes, SpecialCellKind::kOmittedBytes);
@@ -228,7 +226,7 @@ std::shared_ptr<const Records> open_table_records(DataFile file, std::unique_ptr
   return std::make_shared<TableRecords>(std::move(file), std::move(row_file), settings, std::move(cache), data_set_id);
 }
 
-std::vector<UnsupportedCell> replace_unsupported_cells(json& row) {
+std::vector<UnsupportedCell> replace_unsupported_cells(RecordJson& row) {
   std::vector<UnsupportedCell> result;
   for (auto& [column, value] : row.items()) {
     std::optional<UnsupportedCell> unsupported_cell;
@@ -240,7 +238,7 @@ std::vector<UnsupportedCell> replace_unsupported_cells(json& row) {
   return result;
 }
 
-bool needs_media_bytes(const json& row, const std::string& video_column) {
+bool needs_media_bytes(const RecordJson& row, const std::string& video_column) {
   return std::ranges::any_of(std::initializer_list<std::string>{"video", video_column}, [&](const std::string& name) {
     const auto list = row.find(name);
     return list != row.end() && list->is_array() && std::ranges::any_of(*list, has_omitted_bytes);

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -11,6 +9,7 @@
 #include "io/dataset/row_group_cache.h"
 #include "io/files/input_file.h"
 #include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::io {
@@ -38,11 +37,11 @@ struct UnsupportedCell {
 /// Replaces special cells (row_file.h) at any depth of a row. SpecialCellKind::kJsonText becomes
 /// the parsed value. Invalid JSON and SpecialCellKind::kUnsupportedType become null and are
 /// returned, at most one per column. SpecialCellKind::kOmittedBytes is unchanged.
-std::vector<UnsupportedCell> replace_unsupported_cells(nlohmann::json& row);
+std::vector<UnsupportedCell> replace_unsupported_cells(RecordJson& row);
 
 /// Returns true if a row that was read without bytes must be read again with them: a list under
 /// "video" or `video_column` is one video if all its entries are images, and only their bytes show
 /// this. `video_column` may be "".
-bool needs_media_bytes(const nlohmann::json& row, const std::string& video_column);
+bool needs_media_bytes(const RecordJson& row, const std::string& video_column);
 
 }  // namespace vlmtrain::io

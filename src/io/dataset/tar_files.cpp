@@ -15,8 +15,6 @@ namespace vlmtrain::io {
 
 namespace {
 
-using nlohmann::json;
-
 using WordList = std::span<const std::string_view>;
 
 constexpr auto kImageFormats = std::to_array<std::string_view>(
@@ -69,14 +67,14 @@ TarFileKind classify_format(std::string_view format) {
 
 constexpr std::array kMaskKeys{"mask", "masks"};
 
-std::string get_file_name(const json& path) {
+std::string get_file_name(const RecordJson& path) {
   const auto& text = path.get_ref<const std::string&>();
   return text.substr(text.rfind('/') + 1);
 }
 
 /// Returns the path in a list entry, which is a path or an object with "path". Returns nullptr for
 /// other entries.
-const json* find_entry_path(const json& entry) {
+const RecordJson* find_entry_path(const RecordJson& entry) {
   if (entry.is_string()) return &entry;
   if (!entry.is_object()) return nullptr;
   const auto path = entry.find("path");
@@ -84,22 +82,23 @@ const json* find_entry_path(const json& entry) {
 }
 
 /// Returns the value of the first of `keys` that is present, as a list.
-json get_field_as_list(const json& fields, const std::array<const char*, 2>& keys) {
+RecordJson get_field_as_list(const RecordJson& fields, const std::array<const char*, 2>& keys) {
   const auto key = std::ranges::find_if(keys, [&](const char* name) { return fields.contains(name); });
-  if (key == keys.end()) return json::array();
-  const json& value = fields[*key];
-  return value.is_array() ? value : json::array({value});
+  if (key == keys.end()) return RecordJson::array();
+  const RecordJson& value = fields[*key];
+  return value.is_array() ? value : RecordJson::array({value});
 }
 
 /// Returns the first of `media` with the file name of `entry`, or the end.
-std::vector<json>::const_iterator find_media_by_file_name(const std::vector<json>& media, const json& entry) {
-  const json* path = find_entry_path(entry);
-  return std::ranges::find_if(media, [&](const json& media_item) {
+std::vector<RecordJson>::const_iterator find_media_by_file_name(const std::vector<RecordJson>& media,
+                                                                const RecordJson& entry) {
+  const RecordJson* path = find_entry_path(entry);
+  return std::ranges::find_if(media, [&](const RecordJson& media_item) {
     return path != nullptr && get_file_name(media_item["path"]) == get_file_name(*path);
   });
 }
 
-bool is_empty_entry(const json& entry) {
+bool is_empty_entry(const RecordJson& entry) {
   return entry.is_null() || (entry.is_string() && entry.get_ref<const std::string&>().empty());
 }
 
@@ -137,18 +136,18 @@ TarFileKind classify_tar_extension(std::string_view extension) {
   return is_derived_media ? TarFileKind::kDerivedMedia : kind;
 }
 
-bool is_file_listed(const json& fields, const std::array<const char*, 2>& keys, const std::string& path) {
-  const std::vector<json> single_media{{{"path", path}}};
-  return std::ranges::any_of(get_field_as_list(fields, keys), [&](const json& entry) {
+bool is_file_listed(const RecordJson& fields, const std::array<const char*, 2>& keys, const std::string& path) {
+  const std::vector<RecordJson> single_media{{{"path", path}}};
+  return std::ranges::any_of(get_field_as_list(fields, keys), [&](const RecordJson& entry) {
     return find_media_by_file_name(single_media, entry) != single_media.end();
   });
 }
 
-void set_media_field(json& fields, const std::array<const char*, 2>& keys, std::vector<json> media) {
+void set_media_field(RecordJson& fields, const std::array<const char*, 2>& keys, std::vector<RecordJson> media) {
   if (media.empty()) return;
-  const json listed_media = get_field_as_list(fields, keys);
-  std::vector<json> sorted_media;
-  for (const json& name : listed_media) {
+  const RecordJson listed_media = get_field_as_list(fields, keys);
+  std::vector<RecordJson> sorted_media;
+  for (const RecordJson& name : listed_media) {
     if (const auto it = find_media_by_file_name(media, name); it != media.end()) sorted_media.push_back(*it);
   }
   const bool is_full_match = sorted_media.size() == media.size() && listed_media.size() == media.size();
@@ -160,21 +159,21 @@ void set_media_field(json& fields, const std::array<const char*, 2>& keys, std::
   fields[keys[1]] = is_full_match ? std::move(sorted_media) : std::move(media);
 }
 
-std::vector<std::string> merge_masks(json& fields, const std::vector<json>& masks) {
+std::vector<std::string> merge_masks(RecordJson& fields, const std::vector<RecordJson>& masks) {
   if (masks.empty()) return {};
-  json entries = get_field_as_list(fields, kMaskKeys);
+  RecordJson entries = get_field_as_list(fields, kMaskKeys);
   if (std::ranges::all_of(entries, is_empty_entry)) {
     for (const char* key : kMaskKeys) fields.erase(key);
     fields[kMaskKeys[1]] = masks;
     return {};
   }
   std::vector<std::string> unused_paths;
-  for (const json& mask : masks) {
-    const std::vector<json> single_media{mask};
+  for (const RecordJson& mask : masks) {
+    const std::vector<RecordJson> single_media{mask};
     bool is_mask_used = false;
-    for (json& entry : entries) {
+    for (RecordJson& entry : entries) {
       if (find_media_by_file_name(single_media, entry) == single_media.end()) continue;
-      if (!entry.is_object()) entry = json::object();
+      if (!entry.is_object()) entry = RecordJson::object();
       entry.update(mask);
       is_mask_used = true;
     }

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {
 
@@ -41,17 +41,17 @@ std::string to_lower_ascii(std::string_view text);
 
 /// Returns true if the record's .json (`fields`) has, under one of `keys`, a path with the file
 /// name of `path`, alone or in a list.
-bool is_file_listed(const nlohmann::json& fields, const std::array<const char*, 2>& keys, const std::string& path);
+bool is_file_listed(const RecordJson& fields, const std::array<const char*, 2>& keys, const std::string& path);
 
 /// Stores `media`, each {"path", "bytes"}, in `fields` under the second of `keys` (the plural). If
 /// the record has a list under `keys` that names exactly these files, its order is used. A list
 /// that names none of them is replaced. Throws data_error if the list names only some of them. Does
 /// nothing if `media` is empty.
-void set_media_field(nlohmann::json& fields, const std::array<const char*, 2>& keys, std::vector<nlohmann::json> media);
+void set_media_field(RecordJson& fields, const std::array<const char*, 2>& keys, std::vector<RecordJson> media);
 
 /// Stores `masks`, each {"path", "bytes"}, in `fields` under "masks", merged by file name with the
 /// record's own entries under "mask" or "masks". If the record has entries, masks that they do not
 /// name are not stored; their paths are returned.
-std::vector<std::string> merge_masks(nlohmann::json& fields, const std::vector<nlohmann::json>& masks);
+std::vector<std::string> merge_masks(RecordJson& fields, const std::vector<RecordJson>& masks);
 
 }  // namespace vlmtrain::io

@@ -31,8 +31,6 @@
 namespace vlmtrain::io {
 namespace {
 
-using nlohmann::json;
-
 /// The files of a tar with the same key: their path up to the first dot of the file name.
 struct FileGroup {
   std::string key;             // such as "folder/a"
@@ -97,8 +95,8 @@ class FileGroups {
   std::unordered_map<std::string, size_t> group_index_by_key_;
 };
 
-json to_json_binary(std::string_view bytes) {
-  return json::binary(std::vector<uint8_t>(bytes.begin(), bytes.end()));
+RecordJson to_json_binary(std::string_view bytes) {
+  return RecordJson::binary(std::vector<uint8_t>(bytes.begin(), bytes.end()));
 }
 
 class TarRecords final : public Records {
@@ -125,7 +123,7 @@ class TarRecords final : public Records {
     if (group.problem.empty()) {
       try {
         std::vector<Notice> notices;
-        json fields = read_record_fields(group, include_media_bytes, notices);
+        RecordJson fields = read_record_fields(group, include_media_bytes, notices);
         record = reader_.read(std::move(fields), group.key);
         std::ranges::move(notices, std::back_inserter(record.notices));
       } catch (const UserError& error) {
@@ -142,20 +140,20 @@ class TarRecords final : public Records {
   }
 
   /// Returns the record of a group as the JSON object that RecordReader expects.
-  json read_record_fields(const FileGroup& group, bool include_media_bytes, std::vector<Notice>& notices) const {
+  RecordJson read_record_fields(const FileGroup& group, bool include_media_bytes, std::vector<Notice>& notices) const {
     const DataFile::OpenHandle archive(file_);
-    json fields = json::object();
+    RecordJson fields = RecordJson::object();
     for (const TarFile& file : group.files) {
       const bool is_record_json =
           to_lower_ascii(file.extension) == "json" && find_mapped_columns(file.extension).empty();
       if (is_record_json) fields = read_json_object(file, archive);
     }
-    std::vector<json> images, videos, volumes, masks;
+    std::vector<RecordJson> images, videos, volumes, masks;
     for (const TarFile& file : group.files) {
       const std::string path = group.key + "." + file.extension;
       const auto columns = find_mapped_columns(file.extension);
       const TarFileKind kind = classify_file(fields, file, path, !columns.empty());
-      json value;
+      RecordJson value;
       switch (kind) {
         case TarFileKind::kJson:
           if (columns.empty() && to_lower_ascii(file.extension) != "json")
@@ -205,7 +203,7 @@ class TarRecords final : public Records {
 
   /// Returns the kind of a file. A file that is named like a mask or a thumbnail is an image or
   /// volume of the record if the .json or data.columns names it.
-  static TarFileKind classify_file(const json& fields, const TarFile& file, const std::string& path,
+  static TarFileKind classify_file(const RecordJson& fields, const TarFile& file, const std::string& path,
                                    bool is_mapped_column) {
     const TarFileKind kind = classify_tar_extension(file.extension);
     if (kind != TarFileKind::kMask && kind != TarFileKind::kDerivedMedia) return kind;
@@ -225,7 +223,7 @@ class TarRecords final : public Records {
     return text;
   }
 
-  json read_json_value(const TarFile& file, const DataFile::OpenHandle& archive) const {
+  RecordJson read_json_value(const TarFile& file, const DataFile::OpenHandle& archive) const {
     const std::string text = read_file_text(file, archive);
     auto value = parse_record_json(text);
     if (value) return *std::move(value);
@@ -234,20 +232,20 @@ class TarRecords final : public Records {
                      error.column, error.reason);
   }
 
-  json read_json_object(const TarFile& file, const DataFile::OpenHandle& archive) const {
-    json value = read_json_value(file, archive);
+  RecordJson read_json_object(const TarFile& file, const DataFile::OpenHandle& archive) const {
+    RecordJson value = read_json_value(file, archive);
     if (!value.is_object()) throw data_error("its .{} is not a JSON object", file.extension);
     return value;
   }
 
-  static json read_text_as_json(const TarFile& file, const DataFile::OpenHandle& archive) {
+  static RecordJson read_text_as_json(const TarFile& file, const DataFile::OpenHandle& archive) {
     std::string text = read_file_text(file, archive);
     if (!is_utf8(text)) throw data_error("its .{} is not valid UTF-8", make_excerpt(file.extension));
     return text;
   }
 
   /// Sets the caption unless the .json has one. A different one becomes a notice.
-  static void set_caption_if_missing(json& fields, const json& text, std::vector<Notice>& notices) {
+  static void set_caption_if_missing(RecordJson& fields, const RecordJson& text, std::vector<Notice>& notices) {
     const auto caption = fields.find("caption");
     if (caption == fields.end() || caption->is_null()) {
       fields["caption"] = text;

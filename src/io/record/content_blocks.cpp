@@ -13,10 +13,8 @@
 namespace vlmtrain::io {
 namespace {
 
-using nlohmann::json;
-
 /// Returns the value of a key if it is not blank, else nullptr.
-const json* find_non_blank_value(const json& object, const char* key) {
+const RecordJson* find_non_blank_value(const RecordJson& object, const char* key) {
   const auto it = object.find(key);
   return it == object.end() || is_blank(*it) ? nullptr : &*it;
 }
@@ -41,7 +39,7 @@ bool is_text_type(std::string_view type) {
 
 /// Returns the type of a block. If "type" is missing, the type is the only key with content that is
 /// named like one. Throws data_error if there is no such key or several.
-std::string get_block_type(const json& block, size_t turn_number) {
+std::string get_block_type(const RecordJson& block, size_t turn_number) {
   const auto type = block.is_object() ? block.find("type") : block.end();
   if (block.is_object() && type != block.end() && type->is_string()) return type->get<std::string>();
   std::string inferred_type;
@@ -58,13 +56,18 @@ std::string get_block_type(const json& block, size_t turn_number) {
   return inferred_type;
 }
 
+bool has_base64_media(const RecordJson& object) {
+  return std::ranges::any_of(kBase64Keys,
+                             [&](const char* key) { return find_non_blank_value(object, key) != nullptr; });
+}
+
 /// Returns the value that names the file of a block, the block itself if it has bytes, or nullptr
 /// if it has neither. Throws data_error if the block names two different files.
-const json* find_block_file(const json& block, size_t turn_number, const MediaKind& kind) {
-  const json* file = find_non_blank_value(block, kind.keys[0]);
+const RecordJson* find_block_file(const RecordJson& block, size_t turn_number, const MediaKind& kind) {
+  const RecordJson* file = find_non_blank_value(block, kind.keys[0]);
   if (file != nullptr && block.size() == 2) return file;  // its other key is the type
-  for (const char* key : {kind.url_key, "path", "url"}) {
-    const json* candidate = find_non_blank_value(block, key);
+  for (const char* key : {kind.url_key, "path", "url", "source"}) {
+    const RecordJson* candidate = find_non_blank_value(block, key);
     if (candidate == nullptr) continue;
     if (file != nullptr && *file != *candidate) {
       throw data_error(
@@ -74,19 +77,20 @@ const json* find_block_file(const json& block, size_t turn_number, const MediaKi
     }
     file = candidate;
   }
-  const json* bytes = find_non_blank_value(block, "bytes");
+  if (file == nullptr && has_base64_media(block)) return &block;
+  const RecordJson* bytes = find_non_blank_value(block, "bytes");
   return bytes != nullptr && bytes->is_binary() && (file == nullptr || file->is_string()) ? &block : file;
 }
 
 /// Returns the media of a content block, or nothing if the block stands for the next of the
 /// record's listed media.
-std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number, const MediaKind& kind,
+std::optional<MediaRef> parse_block_media(const RecordJson& block, size_t turn_number, const MediaKind& kind,
                                           RecordKeyChecker& key_checker) {
-  const json* file = find_block_file(block, turn_number, kind);
+  const RecordJson* file = find_block_file(block, turn_number, kind);
   if (file == nullptr) return std::nullopt;
   if (file != &block) key_checker.check_media_keys(*file);
-  if (file->is_object() && find_non_blank_value(*file, "bytes") == nullptr) {
-    const json* url = find_non_blank_value(*file, "url");
+  if (file->is_object() && find_non_blank_value(*file, "bytes") == nullptr && !has_base64_media(*file)) {
+    const RecordJson* url = find_non_blank_value(*file, "url");
     file = url != nullptr ? url : find_non_blank_value(*file, "path");
     if (file == nullptr) {
       throw data_error("turn {}: {} {} block has an object without \"url\"", turn_number, kind.indefinite_article(),
@@ -107,7 +111,7 @@ std::optional<MediaRef> parse_block_media(const json& block, size_t turn_number,
 
 /// Throws data_error unless "index" of a block, as in TRL's data sets, equals the position in the
 /// record's list that the block gets.
-void check_block_index(const json& block, const MediaSlots& media, size_t turn_number, const MediaKind& kind) {
+void check_block_index(const RecordJson& block, const MediaSlots& media, size_t turn_number, const MediaKind& kind) {
   const auto index = block.find("index");
   if (index == block.end() || index->is_null()) return;
   if (index->is_number_integer() && std::cmp_equal(index->get<int64_t>(), media.num_unassigned_slots())) return;
@@ -118,7 +122,7 @@ void check_block_index(const json& block, const MediaSlots& media, size_t turn_n
       media.num_unassigned_slots());
 }
 
-std::string get_block_text(const json& block, size_t turn_number) {
+std::string get_block_text(const RecordJson& block, size_t turn_number) {
   const auto value = block.find("text");
   if (value == block.end()) throw data_error("turn {}: a text block has no \"text\"", turn_number);
   if (value->is_null()) return {};
@@ -128,8 +132,8 @@ std::string get_block_text(const json& block, size_t turn_number) {
 }
 
 /// Appends the text or the placeholder of a block to `text`.
-void append_block(const json& block, const TurnContext& turn, ConversationMedia& media, RecordKeyChecker& key_checker,
-                  std::string& text) {
+void append_block(const RecordJson& block, const TurnContext& turn, ConversationMedia& media,
+                  RecordKeyChecker& key_checker, std::string& text) {
   const size_t turn_number = turn.index + 1;
   const std::string type = get_block_type(block, turn_number);
   if (is_text_type(type)) {
@@ -161,7 +165,7 @@ void append_block(const json& block, const TurnContext& turn, ConversationMedia&
   text += kind->placeholder;
 }
 
-double parse_frame_rate(const json& value, const char* key) {
+double parse_frame_rate(const RecordJson& value, const char* key) {
   if (value.is_number() && value.get<double>() > 0) return value.get<double>();
   throw data_error("its \"{}\" is not a frame rate (frames per second); correct it, or set data.ignore_keys=[{}]", key,
                    key);
@@ -179,11 +183,11 @@ void ConversationMedia::shift_placeholders(size_t turn, size_t bytes) {
   videos.shift_placeholders(turn, bytes);
 }
 
-std::string read_content_text(const json& content, const TurnContext& turn, ConversationMedia& media,
+std::string read_content_text(const RecordJson& content, const TurnContext& turn, ConversationMedia& media,
                               RecordKeyChecker& key_checker) {
   if (content.is_array()) {
     std::string text;
-    for (const json& block : content) append_block(block, turn, media, key_checker, text);
+    for (const RecordJson& block : content) append_block(block, turn, media, key_checker, text);
     return text;
   }
   std::optional<std::string> text = format_scalar(content);
@@ -198,10 +202,10 @@ bool uses_frame_rate(const MediaRef& video) {
   return !video.frames.empty() || (!video.bytes && !has_video_extension(video.path));
 }
 
-void set_frame_rates(const json& object, std::vector<MediaRef>& media) {
+void set_frame_rates(const RecordJson& object, std::vector<MediaRef>& media) {
   if (std::ranges::none_of(media, uses_frame_rate)) return;
   for (const char* key : {"fps", "sample_fps", "video_fps"}) {
-    const json* value = find_non_blank_value(object, key);
+    const RecordJson* value = find_non_blank_value(object, key);
     if (value == nullptr) continue;
     if (value->is_array() && value->size() != media.size()) {
       throw data_error("its \"{}\" has {} entries for {} videos; give one per video, or one number for all", key,

@@ -1,13 +1,12 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstddef>
 #include <string>
 #include <string_view>
 
 #include "io/record/media_slots.h"
 #include "io/record/record_keys.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {
 
@@ -33,7 +32,7 @@ struct TurnContext {
 /// Returns the text of a turn's content: a string, a number, a boolean or a list of content blocks.
 /// Blocks with media become placeholders in the text, and their slots are added to `media`. Keys of
 /// blocks are checked with `key_checker`. Throws data_error for other values and invalid blocks.
-std::string read_content_text(const nlohmann::json& content, const TurnContext& turn, ConversationMedia& media,
+std::string read_content_text(const RecordJson& content, const TurnContext& turn, ConversationMedia& media,
                               RecordKeyChecker& key_checker);
 
 /// Returns true if a frame rate in the record applies to a video: a list of frames, or a path
@@ -44,6 +43,6 @@ bool uses_frame_rate(const MediaRef& video);
 /// Sets MediaRef::fps of each video in `media` for which uses_frame_rate(). The rate is under
 /// "fps", "sample_fps" or "video_fps" of `object`, a record, turn or block: one number, or a list
 /// with one per video. Throws data_error for invalid or contradictory values.
-void set_frame_rates(const nlohmann::json& object, std::vector<MediaRef>& media);
+void set_frame_rates(const RecordJson& object, std::vector<MediaRef>& media);
 
 }  // namespace vlmtrain::io

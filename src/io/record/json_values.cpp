@@ -11,8 +11,6 @@
 namespace vlmtrain::io {
 namespace {
 
-using nlohmann::json;
-
 // Extensions of files in practice, whether supported or not.
 constexpr std::array kImageExtensions =
     std::to_array<std::string_view>({".jpg", ".jpeg", ".jfif", ".jpe", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff",
@@ -46,7 +44,7 @@ JsonMediaType classify_media_path(std::string_view path) {
 }
 
 /// Returns true for the signatures of JPEG, PNG, GIF, BMP and WebP.
-bool has_image_signature(const json::binary_t& bytes) {
+bool has_image_signature(const RecordJson::binary_t& bytes) {
   constexpr size_t kMaxSignatureBytes = 12;  // size of the longest one: "RIFF", four bytes of length, "WEBP"
   const std::string signature(bytes.begin(),
                               bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kMaxSignatureBytes)));
@@ -54,7 +52,7 @@ bool has_image_signature(const json::binary_t& bytes) {
          signature.starts_with("BM") || (signature.starts_with("RIFF") && signature.ends_with("WEBP"));
 }
 
-JsonMediaType classify_media_object(const json& value) {
+JsonMediaType classify_media_object(const RecordJson& value) {
   const auto path = value.find("path");
   const auto bytes = value.find("bytes");
   const bool has_path = path != value.end() && path->is_string();
@@ -73,20 +71,30 @@ bool has_video_extension(std::string_view path) {
   return has_extension(path, kVideoExtensions);
 }
 
-bool is_blank(const json& value) {
+std::optional<bool> parse_switch(const RecordJson& value) {
+  const auto matches_any = [&](std::initializer_list<std::string_view> texts) {
+    return value.is_string() && std::ranges::find(texts, value.get_ref<const std::string&>()) != texts.end();
+  };
+  if (value.is_boolean()) return value.get<bool>();
+  if ((value.is_number() && value.get<double>() == 1.0) || matches_any({"true", "True", "1", "1.0"})) return true;
+  if ((value.is_number() && value.get<double>() == 0.0) || matches_any({"false", "False", "0", "0.0"})) return false;
+  return std::nullopt;
+}
+
+bool is_blank(const RecordJson& value) {
   if (value.is_string()) return value.get_ref<const std::string&>().empty();
   if (!value.is_structured()) return value.is_null();
   return std::ranges::all_of(value, is_blank);
 }
 
-JsonMediaType classify_media(const json& value) {
+JsonMediaType classify_media(const RecordJson& value) {
   if (value.is_string()) return classify_media_path(value.get_ref<const std::string&>());
   if (value.is_binary()) {
     return has_image_signature(value.get_binary()) ? JsonMediaType::kImage : JsonMediaType::kNone;
   }
   if (value.is_object()) return classify_media_object(value);
   if (!value.is_array()) return JsonMediaType::kNone;
-  const auto first = std::ranges::find_if(value, [](const json& entry) { return !is_blank(entry); });
+  const auto first = std::ranges::find_if(value, [](const RecordJson& entry) { return !is_blank(entry); });
   return first == value.end() ? JsonMediaType::kNone : classify_media(*first);
 }
 

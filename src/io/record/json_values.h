@@ -1,18 +1,18 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "vlmtrain/io/json.h"
+
 namespace vlmtrain::io {
 
 /// Returns the value of the first of `keys` that is present and not null, or nullptr. REQUIRES:
 /// `object` is an object.
-inline const nlohmann::json* find_present_value(const nlohmann::json& object, std::initializer_list<const char*> keys) {
+inline const RecordJson* find_present_value(const RecordJson& object, std::initializer_list<const char*> keys) {
   for (const char* key : keys) {
     const auto it = object.find(key);
     if (it != object.end() && !it->is_null()) return &*it;
@@ -21,14 +21,18 @@ inline const nlohmann::json* find_present_value(const nlohmann::json& object, st
 }
 
 /// Returns a string, a number or a boolean as text, or nothing for other values.
-inline std::optional<std::string> format_scalar(const nlohmann::json& value) {
+inline std::optional<std::string> format_scalar(const RecordJson& value) {
   if (value.is_string()) return value.get<std::string>();
   return value.is_number() || value.is_boolean() ? std::optional(value.dump()) : std::nullopt;
 }
 
+/// Returns a switch: true for true, 1 and their texts, false for false, 0 and their texts; nothing
+/// for other values.
+std::optional<bool> parse_switch(const RecordJson& value);
+
 /// Returns true for values without content: null, "", and lists and objects whose values are all
 /// blank. Table formats fill missing fields with them.
-bool is_blank(const nlohmann::json& value);
+bool is_blank(const RecordJson& value);
 
 /// Returns true for a path with the extension of a video file.
 bool has_video_extension(std::string_view path);
@@ -40,6 +44,6 @@ enum class JsonMediaType : uint8_t { kNone, kImage, kVideo };
 /// extension of an image or a video, "data:" URLs, bytes with the signature of an image, objects
 /// {"bytes", "path"} of Hugging Face datasets, and lists of these, by their first entry with
 /// content. Returns kNone for http URLs, which usually name the source of a record.
-JsonMediaType classify_media(const nlohmann::json& value);
+JsonMediaType classify_media(const RecordJson& value);
 
 }  // namespace vlmtrain::io

@@ -11,13 +11,11 @@
 namespace vlmtrain::io {
 namespace {
 
-using nlohmann::json;
-
 /// Appends a value until the text exceeds the length of an excerpt.
-void append_value_excerpt(const json& value, std::string& text) {
+void append_value_excerpt(const RecordJson& value, std::string& text) {
   if (text.size() > kMaxExcerptCharacters) return;
   if (value.is_string()) {
-    text += to_json_string(json(make_excerpt(value.get_ref<const std::string&>())));
+    text += to_json_string(RecordJson(make_excerpt(value.get_ref<const std::string&>())));
   } else if (value.is_binary()) {
     text += fmt::format("{} bytes", value.get_binary().size());
   } else if (value.is_structured()) {
@@ -25,7 +23,7 @@ void append_value_excerpt(const json& value, std::string& text) {
     bool is_first_entry = true;
     for (auto entry = value.begin(); entry != value.end() && text.size() <= kMaxExcerptCharacters; ++entry) {
       if (!std::exchange(is_first_entry, false)) text += ", ";
-      if (value.is_object()) text += to_json_string(json(make_excerpt(entry.key()))) + ": ";
+      if (value.is_object()) text += to_json_string(RecordJson(make_excerpt(entry.key()))) + ": ";
       append_value_excerpt(*entry, text);
     }
     text += value.is_array() ? ']' : '}';
@@ -36,20 +34,21 @@ void append_value_excerpt(const json& value, std::string& text) {
 
 }  // namespace
 
-std::string make_value_excerpt(const json& value) {
+std::string make_value_excerpt(const RecordJson& value) {
   std::string text;
   append_value_excerpt(value, text);
   return make_excerpt(text);
 }
 
-void reject_key(KeyRule rule, const std::string& prefix, const std::string& key, const json& value) {
+void reject_key(KeyRule rule, const std::string& prefix, const std::string& key, const RecordJson& value) {
   const std::string name = make_excerpt(key);
   switch (rule) {
     case KeyRule::kLossMask:
     case KeyRule::kInverseLossMask:
       throw data_error(
-          "{}has \"{}\": {}, and masking parts of a conversation from the loss is not supported yet: every answer is "
-          "learned; remove the turn or the record, or set data.ignore_keys=[{}] to learn every answer",
+          "{}has \"{}\": {}, which is not true (1) or false (0) for a whole answer; fractions and masks of parts are "
+          "not "
+          "supported; write \"loss\": true or false into each answer, or set data.ignore_keys=[{}] to learn all of it",
           prefix, name, make_value_excerpt(value), name);
     case KeyRule::kSampleWeight:
       throw data_error(
@@ -69,18 +68,15 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
           prefix, name, name, name);
     case KeyRule::kReasoning:
       throw data_error(
-          "{}has reasoning under \"{}\", which is not supported yet; write it into the text of the answer, or set "
+          "{}has reasoning under \"{}\", which is ignored; call it \"reasoning_content\" in the turn of the answer, or "
+          "set "
           "data.ignore_keys=[{}] to train without it",
           prefix, name, name);
     case KeyRule::kTools:
       throw data_error(
-          "{}has tools or tool calls under \"{}\", which are not supported yet; remove the record, or set "
-          "data.ignore_keys=[{}] to train without them",
-          prefix, name, name);
-    case KeyRule::kTemplateArguments:
-      throw data_error(
-          "{}has arguments of the chat template under \"{}\", which are not supported yet; remove the record, or set "
-          "data.ignore_keys=[{}] to train without them",
+          "{}has tools or tool calls under \"{}\", which are ignored; write \"tools\" into the record and "
+          "\"tool_calls\" "
+          "into the turn of the answer, or set data.ignore_keys=[{}] to train without them",
           prefix, name, name);
     case KeyRule::kBlockText:
       throw data_error(
@@ -96,11 +92,6 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
       throw data_error(
           "{}has \"{}\" and placeholders such as <bbox> in its text, which are not supported yet; write the numbers "
           "into the text, or set data.ignore_keys=[{}] to learn the placeholders as text",
-          prefix, name, name);
-    case KeyRule::kBase64:
-      throw data_error(
-          "{}has base64 data under \"{}\", and only files are supported; save the image and give its path, or set "
-          "data.ignore_keys=[{}] to train without it",
           prefix, name, name);
     case KeyRule::kVideoSegment:
       throw data_error(
@@ -129,11 +120,11 @@ void reject_media_key(const std::string& prefix, const std::string& key, const c
       prefix, media_type == std::string_view("image") ? "an" : "a", media_type, name, media_type, name);
 }
 
-void reject_record_media_key(const std::string& key, const json& value, const char* media_type, bool is_numbered) {
+void reject_record_media_key(const std::string& key, const RecordJson& value, const char* media_type,
+                             bool is_numbered) {
   const std::string name = make_excerpt(key);
-  const auto is_url = [](const json& text) {
-    return text.is_string() && (text.get_ref<const std::string&>().starts_with("http") ||
-                                text.get_ref<const std::string&>().starts_with("data:"));
+  const auto is_url = [](const RecordJson& text) {
+    return text.is_string() && text.get_ref<const std::string&>().starts_with("http");
   };
   const bool is_remote = is_url(value) || (value.is_array() && std::ranges::any_of(value, is_url));
   const std::string hint =

@@ -27,22 +27,20 @@ enum class KeyRule : uint8_t {
   kNonNumeric,       ///< used, except for numbers, which are a notice
   kTurns,            ///< used if the turns are read from this key, else a notice
   kFrameRate,        ///< used if the video is a list or a folder of frames
-  kLossMask,         ///< selects answers that are learned: a problem unless it is true or 1
-  kInverseLossMask,  ///< selects answers that are not learned: a problem unless it is false or 0
+  kLossMask,         ///< whether an answer is learned: used in turns; elsewhere a problem unless it is true or 1
+  kInverseLossMask,  ///< whether an answer is not learned: used in turns
   kSampleWeight,     ///< weight of a record: false and numbers in [0, 1) are a problem, else a notice unless true or 1
   kPreferenceLabel,  ///< marks a preferred answer: a problem unless it is true or 1
   kChosenAnswer,     ///< an answer: a problem if the turns do not end with an answer, else a notice
   kReasoning,        ///< a reasoning text: a problem, as all rules below unless they say otherwise
   kTools,            ///< tools or tool calls
-  kTemplateArguments,  ///< arguments of the chat template
-  kSystemText,         ///< a system text under a key that is not read
-  kBlockText,          ///< a block's text under a key that is not read
-  kImage,              ///< an image under a key that is not read; in a record with images, a notice
-  kVideo,              ///< a video under a key that is not read; in a record with videos, a notice
-  kAudio,              ///< audio, which no model supports
-  kBoxes,              ///< a problem if the text has placeholders for boxes, else a notice
-  kBase64,             ///< base64 data in place of a file
-  kVideoSegment,       ///< start or end of a part of a video
+  kSystemText,       ///< a system text under a key that is not read
+  kBlockText,        ///< a block's text under a key that is not read
+  kImage,            ///< an image under a key that is not read; in a record with images, a notice
+  kVideo,            ///< a video under a key that is not read; in a record with videos, a notice
+  kAudio,            ///< audio, which no model supports
+  kBoxes,            ///< a problem if the text has placeholders for boxes, else a notice
+  kVideoSegment,     ///< start or end of a part of a video
 };
 
 /// A known key with its rule.

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "io/record/json_values.h"
+#include "vlmtrain/base/base64.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/printable.h"
@@ -16,8 +17,6 @@
 
 namespace vlmtrain::io {
 namespace {
-
-using nlohmann::json;
 
 /// Returns a number of placeholders for messages, such as "2 <image> placeholders".
 std::string format_placeholder_count(const MediaKind& kind, size_t count) {
@@ -30,7 +29,7 @@ std::string format_media_count(const MediaKind& kind, size_t count) {
 }
 
 /// Returns true for an image by its extension, or by the signature of JPEG, PNG or WebP.
-bool is_image_value(const json& value) {
+bool is_image_value(const RecordJson& value) {
   const auto media_ref = parse_media_ref(value);
   if (!media_ref) return false;
   if (media_ref->bytes) {
@@ -42,7 +41,15 @@ bool is_image_value(const json& value) {
   return has_image_extension(media_ref->path);
 }
 
-MediaRef parse_media_item(const json& value, size_t number, const MediaKind& kind) {
+/// Returns true for text that begins with the signature of a JPEG, PNG or WebP file in base64. A path
+/// that begins so is shorter.
+bool is_base64_image(std::string_view text) {
+  constexpr size_t kMinImageCharacters = 64;  // in base64; smaller than any image
+  return text.size() >= kMinImageCharacters &&
+         (text.starts_with("/9j/") || text.starts_with("iVBORw0KGgo") || text.starts_with("UklGR"));
+}
+
+MediaRef parse_media_item(const RecordJson& value, size_t number, const MediaKind& kind) {
   if (value.is_array()) return parse_frame_list(value, fmt::format("{} {}", kind.name, number), kind);
   auto media_ref = parse_media_ref(value);
   if (!media_ref) throw data_error("{} {} is not a path", kind.name, number);
@@ -51,18 +58,18 @@ MediaRef parse_media_item(const json& value, size_t number, const MediaKind& kin
 
 // Returns true if a list is the frames of one video, as in "video": ["0.jpg", "1.jpg"]. Two videos
 // are written as "videos": [["0.jpg"], ["1.jpg"]].
-bool is_frame_list(const json& value, const MediaKind& kind, bool is_singular_key) {
+bool is_frame_list(const RecordJson& value, const MediaKind& kind, bool is_singular_key) {
   return kind.name == kVideoKind.name && is_singular_key && value.is_array() && !value.empty() &&
          std::ranges::all_of(value, is_image_value);
 }
 
-void append_media(const json& value, const MediaKind& kind, bool is_singular_key, std::vector<MediaRef>& media) {
+void append_media(const RecordJson& value, const MediaKind& kind, bool is_singular_key, std::vector<MediaRef>& media) {
   if (!value.is_array() || is_frame_list(value, kind, is_singular_key)) {
     media.push_back(parse_media_item(value, media.size() + 1, kind));
     return;
   }
   media.reserve(media.size() + value.size());
-  for (const json& item : value) {
+  for (const RecordJson& item : value) {
     if (!is_blank(item)) media.push_back(parse_media_item(item, media.size() + 1, kind));
   }
 }
@@ -90,10 +97,10 @@ std::string to_local_path(std::string file, size_t number, const MediaKind& kind
   if (file.starts_with(kFileScheme)) {
     return file.substr(kFileScheme.size());
   }
-  for (const std::string_view scheme : {"http://", "https://", "data:"}) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
     if (file.starts_with(scheme)) {
-      throw data_error("{} {} is {} {}... URL, and only files are supported: save the {} and give its path", kind.name,
-                       number, scheme == "data:" ? "a" : "an", scheme, kind.name);
+      throw data_error("{} {} is an {}... URL, and only files are supported: save the {} and give its path", kind.name,
+                       number, scheme, kind.name);
     }
   }
   return file;
@@ -136,10 +143,12 @@ MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const Imag
   return file;
 }
 
-std::optional<MediaRef> parse_media_ref(const json& value) {
+std::optional<MediaRef> parse_media_ref(const RecordJson& value) {
   if (value.is_string()) {
-    const auto& path = value.get_ref<const std::string&>();
-    return path.empty() ? std::nullopt : std::optional<MediaRef>(path);
+    const auto& text = value.get_ref<const std::string&>();
+    if (text.empty()) return std::nullopt;
+    if (text.starts_with("data:")) return parse_data_url(text);
+    return is_base64_image(text) ? parse_base64_media(text) : MediaRef(text);
   }
   if (value.is_binary()) {
     const auto& bytes = value.get_binary();
@@ -153,13 +162,41 @@ std::optional<MediaRef> parse_media_ref(const json& value) {
   const auto path = value.find("path");
   const auto bytes = value.find("bytes");
   const bool has_path = path != value.end() && path->is_string();
-  if (bytes == value.end() || !bytes->is_binary()) return has_path ? parse_media_ref(*path) : std::nullopt;
+  if (bytes == value.end() || !bytes->is_binary()) {
+    for (const char* key : kBase64Keys) {
+      const auto base64 = value.find(key);
+      if (base64 != value.end() && base64->is_string() && !is_blank(*base64)) {
+        return parse_base64_media(base64->get_ref<const std::string&>());
+      }
+    }
+    return has_path ? parse_media_ref(*path) : std::nullopt;
+  }
   std::optional<MediaRef> media_ref = parse_media_ref(*bytes);
   if (has_path) media_ref->path = path->get<std::string>();
   return media_ref;
 }
 
-MediaRef parse_frame_list(const json& list, const std::string& name, const MediaKind& kind) {
+MediaRef parse_base64_media(std::string_view text) {
+  auto bytes = base64_decode(text);
+  if (!bytes) {
+    throw data_error("the base64 data {} are invalid; correct them, or save the file and give its path",
+                     make_excerpt(text));
+  }
+  MediaRef media_ref;
+  media_ref.bytes = std::make_shared<const std::string>(*std::move(bytes));
+  return media_ref;
+}
+
+MediaRef parse_data_url(std::string_view url) {
+  const size_t comma = url.find(',');
+  if (comma == std::string_view::npos || !url.substr(0, comma).ends_with(";base64")) {
+    throw data_error("the data: URL {} is not in base64 (data:image/png;base64,…); save the file and give its path",
+                     make_excerpt(url));
+  }
+  return parse_base64_media(url.substr(comma + 1));
+}
+
+MediaRef parse_frame_list(const RecordJson& list, const std::string& name, const MediaKind& kind) {
   if (kind.name != kVideoKind.name) {
     throw data_error("{} is a list: give each {} its own entry, and list video frames under \"videos\"", name,
                      kind.name);
@@ -167,7 +204,7 @@ MediaRef parse_frame_list(const json& list, const std::string& name, const Media
   if (list.empty()) throw data_error("{} is an empty list of frames", name);
   MediaRef video;
   video.frames.reserve(list.size());
-  for (const json& item : list) {
+  for (const RecordJson& item : list) {
     auto frame = parse_media_ref(item);
     if (!frame) throw data_error("frame {} of {} is not a path", video.frames.size() + 1, name);
     video.frames.push_back(*std::move(frame));
@@ -175,9 +212,9 @@ MediaRef parse_frame_list(const json& list, const std::string& name, const Media
   return video;
 }
 
-std::vector<MediaRef> parse_listed_media(const json& record, const MediaKind& kind) {
+std::vector<MediaRef> parse_listed_media(const RecordJson& record, const MediaKind& kind) {
   std::vector<MediaRef> media;
-  const json* first_value = nullptr;
+  const RecordJson* first_value = nullptr;
   for (const char* key : kind.keys) {
     const auto it = record.find(key);
     if (it == record.end() || is_blank(*it)) continue;
@@ -192,12 +229,12 @@ std::vector<MediaRef> parse_listed_media(const json& record, const MediaKind& ki
   return media;
 }
 
-size_t count_listed_media(const json& record, const MediaKind& kind) {
+size_t count_listed_media(const RecordJson& record, const MediaKind& kind) {
   for (const char* key : kind.keys) {
     const auto it = record.find(key);
     if (it == record.end() || is_blank(*it)) continue;
     if (!it->is_array() || is_frame_list(*it, kind, key == kind.keys[0])) return 1;
-    return static_cast<size_t>(std::ranges::count_if(*it, [](const json& entry) { return !is_blank(entry); }));
+    return static_cast<size_t>(std::ranges::count_if(*it, [](const RecordJson& entry) { return !is_blank(entry); }));
   }
   return 0;
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <array>
 #include <filesystem>
 #include <optional>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
@@ -34,23 +33,31 @@ struct ImageRoot {
   bool rejects_outside_paths = false;  ///< true if paths outside of the folder, also through links, are refused
 };
 
-/// Parses a path, bytes (a binary JSON value), or {"bytes", "path"} as in Hugging Face datasets.
-/// Returns nothing for other values and for an empty path. Omitted bytes (row_file.h) become
-/// get_omitted_bytes_marker().
-std::optional<MediaRef> parse_media_ref(const nlohmann::json& value);
+/// Keys of a content block or of an object that represents a medium, with its content in base64.
+inline constexpr std::array<const char*, 5> kBase64Keys{"base64", "data", "b64", "image_base64", "image_b64"};
+
+/// Parses a path, a "data:" URL, an image in base64, bytes (a binary JSON value), {"bytes", "path"}
+/// as in Hugging Face datasets, or an object with one of kBase64Keys. Returns nothing for other
+/// values and for an empty path. Omitted bytes (row_file.h) become get_omitted_bytes_marker().
+/// Throws data_error for invalid base64.
+std::optional<MediaRef> parse_media_ref(const RecordJson& value);
+
+/// Returns the media in base64 text, or in a "data:" URL. Throws data_error if it is not base64.
+MediaRef parse_base64_media(std::string_view text);
+MediaRef parse_data_url(std::string_view url);
 
 /// Parses a list of frames as one video. `name` names the list in messages, such as "video 2".
 /// Throws data_error if `kind` is not kVideoKind, or if `list` is empty or an entry is not a media
 /// reference.
-MediaRef parse_frame_list(const nlohmann::json& list, const std::string& name, const MediaKind& kind);
+MediaRef parse_frame_list(const RecordJson& list, const std::string& name, const MediaKind& kind);
 
 /// Returns the media of a kind that a record or a turn has under the kind's keys, alone or in a
 /// list. Blank values (is_blank) are skipped. Throws data_error for invalid values, and if the two
 /// keys have different media.
-std::vector<MediaRef> parse_listed_media(const nlohmann::json& record, const MediaKind& kind);
+std::vector<MediaRef> parse_listed_media(const RecordJson& record, const MediaKind& kind);
 
 /// Returns the number of media that parse_listed_media() would return.
-size_t count_listed_media(const nlohmann::json& record, const MediaKind& kind);
+size_t count_listed_media(const RecordJson& record, const MediaKind& kind);
 
 /// Returns the reference with relative paths resolved against `root`. A reference with bytes and no
 /// path gets a name for messages. `number` is the number of the media in messages, from 1. Throws

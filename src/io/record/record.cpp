@@ -24,6 +24,12 @@ std::vector<MediaPlaceholder> find_placeholders(const Turn& turn) {
   return placeholders;
 }
 
+bool has_answer_fields(const Turn& turn) {
+  return turn.role == Role::kAssistant && std::ranges::any_of(turn.fields, [](const TemplateValue& field) {
+           return field.name != "name" && field.name != "tool_call_id";
+         });
+}
+
 const std::shared_ptr<const std::string>& get_omitted_bytes_marker() {
   static const auto bytes = std::make_shared<const std::string>();
   return bytes;

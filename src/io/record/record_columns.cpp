@@ -13,20 +13,18 @@
 namespace vlmtrain::io {
 namespace {
 
-using nlohmann::json;
-
-bool has_non_null_value(const json& object, const char* key) {
+bool has_non_null_value(const RecordJson& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && !it->is_null();
 }
 
-void erase_keys(json& record, std::initializer_list<const char*> keys) {
+void erase_keys(RecordJson& record, std::initializer_list<const char*> keys) {
   for (const char* key : keys) record.erase(key);
 }
 
 /// Erases the keys that a mapped column replaces. They would have priority in add_messages(), or
 /// conflict with the mapped column.
-void erase_replaced_keys(json& record, const std::map<std::string, std::string>& columns) {
+void erase_replaced_keys(RecordJson& record, const std::map<std::string, std::string>& columns) {
   const auto is_mapped_column = [&](const char* name) { return columns.contains(name); };
   if (is_mapped_column("messages")) erase_keys(record, {"conversations", "texts"});
   const bool has_question_or_answer = is_mapped_column("question") || is_mapped_column("answer");
@@ -42,22 +40,22 @@ void erase_replaced_keys(json& record, const std::map<std::string, std::string>&
   }
 }
 
-json make_turn(const char* role, json content) {
+RecordJson make_turn(const char* role, RecordJson content) {
   return {{"role", role}, {"content", std::move(content)}};
 }
 
 /// Moves the value of `key` out of `object` and leaves null. Returns null if the key is absent.
-json take_field(json& object, const char* key) {
+RecordJson take_field(RecordJson& object, const char* key) {
   const auto it = object.find(key);
-  return it == object.end() ? json() : std::exchange(*it, nullptr);
+  return it == object.end() ? RecordJson() : std::exchange(*it, nullptr);
 }
 
 /// Converts "texts" of the_cauldron and FineVision, objects with "user" and "assistant". Their
 /// other keys move to the assistant's turn, where RecordKeyChecker reports them.
-json convert_texts_to_messages(json& texts) {
+RecordJson convert_texts_to_messages(RecordJson& texts) {
   if (!texts.is_array()) throw data_error("its \"texts\" is not a list of questions and answers");
-  json turns = json::array();
-  for (json& pair : texts) {
+  RecordJson turns = RecordJson::array();
+  for (RecordJson& pair : texts) {
     if (!pair.is_object()) throw data_error("its \"texts\" has an entry that is not an object");
     turns.push_back(make_turn("user", take_field(pair, "user")));
     turns.push_back(make_turn("assistant", take_field(pair, "assistant")));
@@ -70,7 +68,7 @@ json convert_texts_to_messages(json& texts) {
 
 /// Converts a caption to two turns: the user's has placeholders for the media, the assistant's has
 /// the caption.
-json convert_caption_to_messages(json& record) {
+RecordJson convert_caption_to_messages(RecordJson& record) {
   std::string placeholders;
   for (const MediaKind& kind : {kImageKind, kVideoKind, kVolumeKind}) {
     for (size_t i = count_listed_media(record, kind); i > 0; --i) placeholders += kind.placeholder;
@@ -80,7 +78,7 @@ json convert_caption_to_messages(json& record) {
 }
 
 /// Returns a text field of Alpaca's format, or "" if it is blank. Numbers become strings.
-std::string to_alpaca_text(const json& value, const char* key) {
+std::string to_alpaca_text(const RecordJson& value, const char* key) {
   if (is_blank(value)) return {};
   if (auto text = format_scalar(value)) return *std::move(text);
   throw data_error(
@@ -92,14 +90,14 @@ std::string to_alpaca_text(const json& value, const char* key) {
 /// Converts Alpaca's format: "instruction", "input", "output" and LLaMA-Factory's "history", a list
 /// of earlier questions and answers. As in LLaMA-Factory, the input follows the instruction on a
 /// new line.
-json convert_alpaca_to_messages(json& record) {
-  json turns = json::array();
-  if (json history = take_field(record, "history"); !is_blank(history)) {
+RecordJson convert_alpaca_to_messages(RecordJson& record) {
+  RecordJson turns = RecordJson::array();
+  if (RecordJson history = take_field(record, "history"); !is_blank(history)) {
     if (!history.is_array())
       throw data_error(
           "its \"history\" is not a list of questions with their answers; write [[question, answer], …], or set "
           "data.ignore_keys=[history] to train without it");
-    for (json& pair : history) {
+    for (RecordJson& pair : history) {
       if (!pair.is_array() || pair.size() != 2) {
         throw data_error("its \"history\" has an entry that is not a question with its answer");
       }
@@ -107,7 +105,7 @@ json convert_alpaca_to_messages(json& record) {
       turns.push_back(make_turn("assistant", std::move(pair[1])));
     }
   }
-  json question = take_field(record, "instruction");
+  RecordJson question = take_field(record, "instruction");
   const std::string input = to_alpaca_text(take_field(record, "input"), "input");
   if (!input.empty()) {
     const std::string instruction = to_alpaca_text(question, "instruction");
@@ -120,9 +118,9 @@ json convert_alpaca_to_messages(json& record) {
 
 }  // namespace
 
-void rename_columns(json& record, const std::map<std::string, std::string>& columns) {
+void rename_columns(RecordJson& record, const std::map<std::string, std::string>& columns) {
   if (columns.empty()) return;
-  json renamed_fields = json::object();
+  RecordJson renamed_fields = RecordJson::object();
   for (const auto& [name, source_name] : columns) {
     if (has_non_null_value(record, source_name.c_str())) renamed_fields[name] = record[source_name];
   }
@@ -135,11 +133,11 @@ void rename_columns(json& record, const std::map<std::string, std::string>& colu
   for (auto& [name, value] : renamed_fields.items()) record[name] = std::move(value);
 }
 
-void add_messages(json& record) {
+void add_messages(RecordJson& record) {
   const auto has_turns = [&](const char* key) { return has_non_null_value(record, key) && !is_blank(record[key]); };
   if (has_turns("messages") || has_turns("conversations")) return;
   if (has_non_null_value(record, "texts")) {
-    json texts = take_field(record, "texts");
+    RecordJson texts = take_field(record, "texts");
     record["messages"] = convert_texts_to_messages(texts);
   } else if (has_non_null_value(record, "question") || has_non_null_value(record, "answer")) {
     for (const char* key : {"question", "answer"}) {

@@ -8,31 +8,29 @@
 
 #include "io/record/json_values.h"
 #include "io/record/key_refusals.h"
+#include "io/record/media_slots.h"
+#include "io/record/tool_turns.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
 namespace {
 
-using nlohmann::json;
-
-bool matches_any(const json& value, std::initializer_list<std::string_view> values) {
+bool matches_any(const RecordJson& value, std::initializer_list<std::string_view> values) {
   return value.is_string() && std::ranges::find(values, value.get_ref<const std::string&>()) != values.end();
 }
 
-bool is_true_value(const json& value) {
-  return (value.is_boolean() && value.get<bool>()) || (value.is_number() && value.get<double>() == 1.0) ||
-         matches_any(value, {"true", "True", "1", "1.0"});
+bool is_true_value(const RecordJson& value) {
+  return parse_switch(value) == true;
 }
 
-bool is_false_value(const json& value) {
-  return (value.is_boolean() && !value.get<bool>()) || (value.is_number() && value.get<double>() == 0.0) ||
-         matches_any(value, {"false", "False", "0", "0.0"});
+bool is_false_value(const RecordJson& value) {
+  return parse_switch(value) == false;
 }
 
 /// Returns true if a key needs no notice or error: it is read or harmless, or its value means the
 /// same as an absent key.
-bool is_acceptable_value(KeyRule rule, const json& value) {
+bool is_acceptable_value(KeyRule rule, const RecordJson& value) {
   if (is_blank(value)) return true;
   switch (rule) {
     case KeyRule::kRead:
@@ -97,14 +95,14 @@ bool has_box_placeholders(std::span<const Turn> turns) {
 
 /// Returns true if a block has only "type" and the key that is named like the type, as most blocks
 /// do.
-bool has_only_type_key(const json& block, std::string_view type) {
+bool has_only_type_key(const RecordJson& block, std::string_view type) {
   if (block.size() != 2) return false;
   const auto first = block.begin(), second = std::next(first);
   return (first.key() == type && second.key() == "type") || (first.key() == "type" && second.key() == type);
 }
 
 /// Returns true if a turn may have a video that uses a frame rate (uses_frame_rate).
-bool may_need_frame_rate(const json& turn) {
+bool may_need_frame_rate(const RecordJson& turn) {
   return std::ranges::any_of(std::array{"video", "videos"}, [&](const char* key) {
     const auto it = turn.find(key);
     const bool is_path = it != turn.end() && it->is_string();
@@ -112,20 +110,20 @@ bool may_need_frame_rate(const json& turn) {
   });
 }
 
-bool can_be_media(const json& value) {
+bool can_be_media(const RecordJson& value) {
   return value.is_string() || value.is_binary() || value.is_structured();
 }
 
 }  // namespace
 
-void remove_ignored_keys(json& record, const std::vector<std::string>& ignored_keys,
+void remove_ignored_keys(RecordJson& record, const std::vector<std::string>& ignored_keys,
                          const std::map<std::string, std::string>& columns) {
-  const auto erase_ignored_keys = [&](json& object) {
+  const auto erase_ignored_keys = [&](RecordJson& object) {
     for (const std::string& key : ignored_keys) object.erase(key);
   };
-  const auto erase_and_visit_entries = [&](json& list, const auto& visit) {
+  const auto erase_and_visit_entries = [&](RecordJson& list, const auto& visit) {
     if (!list.is_array()) return;
-    for (json& entry : list) {
+    for (RecordJson& entry : list) {
       if (!entry.is_object()) continue;
       erase_ignored_keys(entry);
       visit(entry);
@@ -137,9 +135,9 @@ void remove_ignored_keys(json& record, const std::vector<std::string>& ignored_k
   }
   for (const char* turns : {"messages", "conversations", "texts"}) {
     if (!record.contains(turns)) continue;
-    erase_and_visit_entries(record[turns], [&](json& turn) {
+    erase_and_visit_entries(record[turns], [&](RecordJson& turn) {
       for (const char* content : {"content", "value"}) {
-        if (turn.contains(content)) erase_and_visit_entries(turn[content], [](json&) {});
+        if (turn.contains(content)) erase_and_visit_entries(turn[content], [](RecordJson&) {});
       }
     });
   }
@@ -154,7 +152,8 @@ void RecordKeyChecker::add_notice(std::string kind, std::string example) {
   notices_.push_back({.kind = std::move(kind), .example = std::move(example)});
 }
 
-void RecordKeyChecker::check_record_keys(const json& record, const json& turns, const RecordContents& contents) {
+void RecordKeyChecker::check_record_keys(const RecordJson& record, const RecordJson& turns,
+                                         const RecordContents& contents) {
   for (auto entry = record.begin(); entry != record.end(); ++entry) {
     const auto [rule, is_numbered] = find_record_key_rule(entry.key());
     if ((rule == KeyRule::kMedia || rule == KeyRule::kNonNumeric) && entry->is_structured()) check_media_keys(*entry);
@@ -163,8 +162,8 @@ void RecordKeyChecker::check_record_keys(const json& record, const json& turns, 
   }
 }
 
-void RecordKeyChecker::check_record_key(const std::string& key, const json& value, KeyRule rule, const json& turns,
-                                        const RecordContents& contents) {
+void RecordKeyChecker::check_record_key(const std::string& key, const RecordJson& value, KeyRule rule,
+                                        const RecordJson& turns, const RecordContents& contents) {
   const auto add_key_notice = [&] {
     add_notice(fmt::format("key \"{}\" of a record", make_excerpt(key)), make_value_excerpt(value));
   };
@@ -204,7 +203,7 @@ void RecordKeyChecker::check_record_key(const std::string& key, const json& valu
   }
 }
 
-void RecordKeyChecker::check_record_media_key(const std::string& key, const json& value, KeyRule rule,
+void RecordKeyChecker::check_record_media_key(const std::string& key, const RecordJson& value, KeyRule rule,
                                               const RecordContents& contents) {
   if (rule == KeyRule::kImage || rule == KeyRule::kVideo) {
     const bool is_image = rule == KeyRule::kImage;
@@ -221,7 +220,7 @@ void RecordKeyChecker::check_record_media_key(const std::string& key, const json
   }
 }
 
-void RecordKeyChecker::check_record_media_keys(const json& record, const RecordContents& contents) {
+void RecordKeyChecker::check_record_media_keys(const RecordJson& record, const RecordContents& contents) {
   for (auto entry = record.begin(); entry != record.end(); ++entry) {
     const auto [rule, is_numbered] = find_record_key_rule(entry.key());
     if (is_acceptable_value(rule, *entry) || is_mapped_column(entry.key())) continue;
@@ -229,12 +228,15 @@ void RecordKeyChecker::check_record_media_keys(const json& record, const RecordC
   }
 }
 
-bool RecordKeyChecker::check_turn_keys(const json& turn, size_t turn_number, bool is_answer) {
+bool RecordKeyChecker::check_turn_keys(const RecordJson& turn, size_t turn_number,
+                                       const std::vector<TemplateValue>& fields) {
   bool has_media = false;
   for (auto entry = turn.begin(); entry != turn.end(); ++entry) {
     const std::string& key = entry.key();
     if (key == "role" || key == "content" || key == "from" || key == "value") continue;
-    const KeyRule rule = get_key_rule(KeyScope::kTurn, key);
+    KeyRule rule = get_key_rule(KeyScope::kTurn, key);
+    const bool is_read = std::ranges::find(fields, key, &TemplateValue::name) != fields.end();
+    if (is_message_field(key) && !is_read) rule = KeyRule::kUnknown;  // of another role
     if (is_acceptable_value(rule, *entry)) {
       if (rule != KeyRule::kMedia || is_blank(*entry)) continue;
       has_media = true;
@@ -251,8 +253,7 @@ bool RecordKeyChecker::check_turn_keys(const json& turn, size_t turn_number, boo
         break;
       case KeyRule::kLossMask:
       case KeyRule::kInverseLossMask:
-        if (is_answer) reject_key(rule, prefix, entry.key(), *entry);  // only answers are learned
-        break;
+        break;  // parse_is_learned() reads those of answers; only answers are learned
       case KeyRule::kSystemText:
         reject_system_text(/*is_record_key=*/false, prefix, entry.key());
       case KeyRule::kImage:
@@ -266,8 +267,8 @@ bool RecordKeyChecker::check_turn_keys(const json& turn, size_t turn_number, boo
   return has_media;
 }
 
-void RecordKeyChecker::check_block_keys(const json& block, std::string_view type, size_t turn_number, bool is_answer,
-                                        bool needs_frame_rate) {
+void RecordKeyChecker::check_block_keys(const RecordJson& block, std::string_view type, size_t turn_number,
+                                        bool is_answer, bool needs_frame_rate) {
   if (has_only_type_key(block, type)) return;
   const bool is_text = type == "text";
   for (auto entry = block.begin(); entry != block.end(); ++entry) {
@@ -278,7 +279,9 @@ void RecordKeyChecker::check_block_keys(const json& block, std::string_view type
     switch (rule) {
       case KeyRule::kRead: {
         if (key == "type" || key == "index") break;
-        if (key == "path" || key == "url" || key == "bytes") {
+        const bool is_content_key = key == "path" || key == "url" || key == "bytes" || key == "source" ||
+                                    std::ranges::find(kBase64Keys, key) != kBase64Keys.end();
+        if (is_content_key) {
           if (is_text)
             add_notice(fmt::format("key \"{}\" of a content block of type \"text\"", key), make_value_excerpt(*entry));
           break;
@@ -309,9 +312,9 @@ void RecordKeyChecker::check_block_keys(const json& block, std::string_view type
   }
 }
 
-void RecordKeyChecker::check_media_keys(const json& value) {
+void RecordKeyChecker::check_media_keys(const RecordJson& value) {
   if (value.is_array()) {
-    for (const json& entry : value) {
+    for (const RecordJson& entry : value) {
       if (entry.is_structured()) check_media_keys(entry);
     }
     return;
@@ -320,7 +323,6 @@ void RecordKeyChecker::check_media_keys(const json& value) {
   for (auto entry = value.begin(); entry != value.end(); ++entry) {
     const KeyRule rule = get_key_rule(KeyScope::kMediaObject, entry.key());
     if (is_acceptable_value(rule, *entry)) continue;
-    if (rule == KeyRule::kBase64) reject_key(rule, "an image or a video ", entry.key(), *entry);
     add_notice(fmt::format("key \"{}\" of an image or a video", make_excerpt(entry.key())), make_value_excerpt(*entry));
   }
 }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <cstddef>
 #include <map>
 #include <span>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "io/record/key_rules.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
@@ -33,27 +32,27 @@ class RecordKeyChecker {
 
   /// Checks the keys of a record. `turns` is the list in `record` from which the turns were read.
   /// REQUIRES: add_messages() has set converted values to null.
-  void check_record_keys(const nlohmann::json& record, const nlohmann::json& turns, const RecordContents& contents);
+  void check_record_keys(const RecordJson& record, const RecordJson& turns, const RecordContents& contents);
   /// Throws data_error if a record has an image or a video only under a key that is not read.
   /// Called for records with another problem, because that may be its cause.
-  void check_record_media_keys(const nlohmann::json& record, const RecordContents& contents);
-  /// Checks the keys of a turn. `turn_number` counts from 1, for messages; `is_answer` is true for
-  /// a turn of the assistant. Returns true if the turn has its own media.
-  bool check_turn_keys(const nlohmann::json& turn, size_t turn_number, bool is_answer);
+  void check_record_media_keys(const RecordJson& record, const RecordContents& contents);
+  /// Checks the keys of a turn. `turn_number` counts from 1, for messages; `fields` are the message
+  /// fields that were read. Returns true if the turn has its own media.
+  bool check_turn_keys(const RecordJson& turn, size_t turn_number, const std::vector<TemplateValue>& fields);
   /// Checks the keys of a content block. `type` is "text", "image", "video" or "volume".
   /// `needs_frame_rate` is true if the block is a video that uses a frame rate.
-  void check_block_keys(const nlohmann::json& block, std::string_view type, size_t turn_number, bool is_answer,
+  void check_block_keys(const RecordJson& block, std::string_view type, size_t turn_number, bool is_answer,
                         bool needs_frame_rate);
   /// Checks the keys of media objects. `value` is one or a list of them; other values are accepted.
-  void check_media_keys(const nlohmann::json& value);
+  void check_media_keys(const RecordJson& value);
 
   /// Adds a notice unless the record already has one of this kind.
   void add_notice(std::string kind, std::string example);
 
  private:
-  void check_record_key(const std::string& key, const nlohmann::json& value, KeyRule rule, const nlohmann::json& turns,
+  void check_record_key(const std::string& key, const RecordJson& value, KeyRule rule, const RecordJson& turns,
                         const RecordContents& contents);
-  void check_record_media_key(const std::string& key, const nlohmann::json& value, KeyRule rule,
+  void check_record_media_key(const std::string& key, const RecordJson& value, KeyRule rule,
                               const RecordContents& contents);
   bool is_mapped_column(const std::string& key) const;
 
@@ -63,7 +62,7 @@ class RecordKeyChecker {
 
 /// Removes `ignored_keys` (data.ignore_keys) from a record, its turns and their content blocks.
 /// Keys of the record that `columns` maps stay.
-void remove_ignored_keys(nlohmann::json& record, const std::vector<std::string>& ignored_keys,
+void remove_ignored_keys(RecordJson& record, const std::vector<std::string>& ignored_keys,
                          const std::map<std::string, std::string>& columns);
 
 }  // namespace vlmtrain::io

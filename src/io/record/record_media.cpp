@@ -17,25 +17,23 @@ namespace vlmtrain::io {
 
 namespace {
 
-using nlohmann::json;
-
 constexpr MediaKind kMaskKind{"mask", "", {"mask", "masks"}};
 
-std::optional<int64_t> get_integer_field(const json& entry, const char* key, size_t number) {
-  const json* value = find_present_value(entry, {key});
+std::optional<int64_t> get_integer_field(const RecordJson& entry, const char* key, size_t number) {
+  const RecordJson* value = find_present_value(entry, {key});
   if (value == nullptr) return std::nullopt;
   if (!value->is_number_integer()) throw data_error("mask {}: its \"{}\" is not a whole number", number, key);
   return value->get<int64_t>();
 }
 
-bool is_rle(const json& value) {
+bool is_rle(const RecordJson& value) {
   return value.is_object() && value.contains("size") && value.contains("counts");
 }
 
-MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, size_t num_images) {
+MaskSource parse_mask(const RecordJson& entry, size_t number, const ImageRoot& root, size_t num_images) {
   MaskSource mask;
-  const json* nested_rle = entry.is_object() ? find_present_value(entry, {"rle", "segmentation"}) : nullptr;
-  const json& rle_json = nested_rle != nullptr ? *nested_rle : entry;
+  const RecordJson* nested_rle = entry.is_object() ? find_present_value(entry, {"rle", "segmentation"}) : nullptr;
+  const RecordJson& rle_json = nested_rle != nullptr ? *nested_rle : entry;
   if (is_rle(rle_json)) {
     try {
       mask.rle = parse_rle(rle_json);
@@ -55,7 +53,7 @@ MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, s
   if (entry.is_object()) {
     mask.value = get_integer_field(entry, "value", number);
     mask.image_index = get_integer_field(entry, "image", number).value_or(0);
-    const json* structure = find_present_value(entry, {"structure", "label"});
+    const RecordJson* structure = find_present_value(entry, {"structure", "label"});
     if (structure != nullptr && structure->is_string()) mask.structure = to_printable(structure->get<std::string>());
   }
   if (mask.rle && mask.value) {
@@ -68,40 +66,40 @@ MaskSource parse_mask(const json& entry, size_t number, const ImageRoot& root, s
   return mask;
 }
 
-std::string parse_text_field(const json& value, std::string_view key) {
+std::string parse_text_field(const RecordJson& value, std::string_view key) {
   if (value.is_string()) return to_printable(value.get_ref<const std::string&>());
   if (value.is_number_integer()) return value.dump();
   throw data_error("its \"{}\" is neither a string nor a list of strings", key);
 }
 
 /// Returns the texts of a key with one text or a list. Returns none if the key is absent.
-std::vector<std::string> parse_text_list(const json& record, const char* key) {
+std::vector<std::string> parse_text_list(const RecordJson& record, const char* key) {
   const auto it = record.find(key);
   if (it == record.end() || it->is_null()) return {};
   if (!it->is_array()) return {parse_text_field(*it, key)};
   std::vector<std::string> texts;
   texts.reserve(it->size());
-  for (const json& item : *it) texts.push_back(parse_text_field(item, key));
+  for (const RecordJson& item : *it) texts.push_back(parse_text_field(item, key));
   return texts;
 }
 
 }  // namespace
 
-std::vector<MaskSource> parse_masks(const json& record, const ImageRoot& root, size_t num_images) {
-  const json* mask_list = nullptr;
+std::vector<MaskSource> parse_masks(const RecordJson& record, const ImageRoot& root, size_t num_images) {
+  const RecordJson* mask_list = nullptr;
   for (const char* key : kMaskKind.keys) {
-    const json* value = find_present_value(record, {key});
+    const RecordJson* value = find_present_value(record, {key});
     if (value != nullptr && mask_list != nullptr) throw data_error("has both \"mask\" and \"masks\": keep one");
     if (value != nullptr) mask_list = value;
   }
   std::vector<MaskSource> masks;
   if (mask_list == nullptr) return masks;
   if (!mask_list->is_array()) return {parse_mask(*mask_list, 1, root, num_images)};
-  for (const json& entry : *mask_list) masks.push_back(parse_mask(entry, masks.size() + 1, root, num_images));
+  for (const RecordJson& entry : *mask_list) masks.push_back(parse_mask(entry, masks.size() + 1, root, num_images));
   return masks;
 }
 
-std::vector<MediaRef> parse_images_or_volumes(const json& value) {
+std::vector<MediaRef> parse_images_or_volumes(const RecordJson& value) {
   std::vector<MediaRef> images = parse_listed_media(value, kImageKind);
   const auto volume_value = value.find("volume");
   const bool is_quantity = volume_value != value.end() &&
@@ -116,13 +114,13 @@ std::vector<MediaRef> parse_images_or_volumes(const json& value) {
   return volumes;
 }
 
-std::vector<MediaRef> parse_record_images(const json& value, MediaSlots& media_slots) {
+std::vector<MediaRef> parse_record_images(const RecordJson& value, MediaSlots& media_slots) {
   std::vector<MediaRef> media = parse_images_or_volumes(value);
   if (!media.empty() && media.front().is_volume) media_slots.set_media_kind(kVolumeKind);
   return media;
 }
 
-void set_volume_metadata(const json& record_json, Record& record) {
+void set_volume_metadata(const RecordJson& record_json, Record& record) {
   const auto volumes = detect_volumes(record);
   if (volumes.empty()) return;  // without volumes, these keys may have other meanings
   record.subject_ids = parse_text_list(record_json, "subject_id");

@@ -1,11 +1,10 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
-
 #include <cstddef>
 #include <vector>
 
 #include "io/record/media_slots.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
@@ -18,22 +17,22 @@ namespace vlmtrain::io {
 /// - an object with a run-length encoding under "rle" or "segmentation".
 /// "label" is an alias of "structure". Relative paths are resolved against `root`. Throws
 /// data_error for other values, and for an "image" index of `num_images` or more.
-std::vector<MaskSource> parse_masks(const nlohmann::json& record, const ImageRoot& root, size_t num_images);
+std::vector<MaskSource> parse_masks(const RecordJson& record, const ImageRoot& root, size_t num_images);
 
 /// Returns the images under "image" or "images" of a record or a turn, or the volumes under
 /// "volume" or "volumes". A number or boolean under "volume" is ignored, because it is a quantity.
 /// Throws data_error if there are images and volumes: both have the placeholder <image>, so their
 /// order is unknown.
-std::vector<MediaRef> parse_images_or_volumes(const nlohmann::json& value);
+std::vector<MediaRef> parse_images_or_volumes(const RecordJson& value);
 
 /// Same as parse_images_or_volumes() for a record. Also sets the kind of `media_slots` to
 /// kVolumeKind if the record has volumes.
-std::vector<MediaRef> parse_record_images(const nlohmann::json& value, MediaSlots& media_slots);
+std::vector<MediaRef> parse_record_images(const RecordJson& value, MediaSlots& media_slots);
 
 /// Sets the modality of each volume of `record` and Record::subject_ids from the JSON object
 /// `value`. "modality" is one text for all volumes or a list with one per volume; "subject_id" is
 /// one text or a list. Images with the extension of a NIfTI file become volumes. Does nothing for a
 /// record without volumes. Throws data_error for other values.
-void set_volume_metadata(const nlohmann::json& value, Record& record);
+void set_volume_metadata(const RecordJson& value, Record& record);
 
 }  // namespace vlmtrain::io

@@ -14,6 +14,7 @@
 #include "io/record/record_keys.h"
 #include "io/record/record_media.h"
 #include "io/record/record_turns.h"
+#include "io/record/tool_turns.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/printable.h"
@@ -22,11 +23,9 @@
 namespace vlmtrain::io {
 namespace {
 
-using nlohmann::json;
-
 /// Returns "id", else `fallback`. An id of another type than string or integer becomes an excerpt.
-std::string get_record_id(const json& record, const std::string& fallback) {
-  const json* id = find_present_value(record, {"id"});
+std::string get_record_id(const RecordJson& record, const std::string& fallback) {
+  const RecordJson* id = find_present_value(record, {"id"});
   if (id == nullptr || is_blank(*id)) return to_printable(fallback);
   if (id->is_string()) return to_printable(id->get_ref<const std::string&>());
   return id->is_number_integer() ? id->dump() : make_value_excerpt(*id);
@@ -39,14 +38,14 @@ std::string trim_whitespace(const std::string& text) {
   return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(kJsonWhitespace) + 1 - begin);
 }
 
-std::string get_string_field(const json& record, const char* key) {
+std::string get_string_field(const RecordJson& record, const char* key) {
   const auto it = record.find(key);
   if (it == record.end() || !it->is_string()) return {};
   return to_printable(trim_whitespace(it->get_ref<const std::string&>()));
 }
 
 /// Returns the value of the first key that names the task. "task" and "task_type" may be numbers.
-std::string find_task_name(const json& record) {
+std::string find_task_name(const RecordJson& record) {
   for (const char* key : {"task", "task_type", "kind", "category", "answer_type"}) {
     const auto it = record.find(key);
     if (it == record.end()) continue;
@@ -77,7 +76,7 @@ struct ListedMedia {
   std::vector<MediaRef> videos;
 };
 
-ListedMedia parse_record_media(const json& record_json, MediaSlots& images) {
+ListedMedia parse_record_media(const RecordJson& record_json, MediaSlots& images) {
   ListedMedia listed_media{.images = parse_record_images(record_json, images),
                            .videos = parse_listed_media(record_json, kVideoKind)};
   set_frame_rates(record_json, listed_media.videos);
@@ -114,7 +113,7 @@ void set_record_media(ListedMedia& listed_media, const ImageRoot& root, Conversa
 
 /// Returns whether a record seems to have images and videos, without parsing the values: for a
 /// record with invalid values.
-RecordContents summarize_record_contents(const json& record_json, const ConversationMedia& media) {
+RecordContents summarize_record_contents(const RecordJson& record_json, const ConversationMedia& media) {
   const auto has_media_key = [&](const MediaKind& kind) {
     return std::ranges::any_of(kind.keys, [&](const char* key) {
       const auto it = record_json.find(key);
@@ -126,18 +125,18 @@ RecordContents summarize_record_contents(const json& record_json, const Conversa
 }
 
 /// Sets the turns, media and masks of `record`. Throws data_error if the record cannot be used.
-void parse_conversation(json& record_json, const ImageRoot& root, RecordKeyChecker& key_checker, Record& record) {
+void parse_conversation(RecordJson& record_json, const ImageRoot& root, RecordKeyChecker& key_checker, Record& record) {
   ConversationMedia media;
   ListedMedia listed_media;
   RecordContents contents;
   try {
     add_messages(record_json);
-    const json& turns = find_turns(record_json);
-    const json* system_json = find_present_value(record_json, {"system"});
+    const RecordJson& turns = find_turns(record_json);
+    const RecordJson* system_json = find_present_value(record_json, {"system"});
     if (system_json != nullptr && !is_blank(*system_json)) {
       record.turns.push_back({Role::kSystem, read_system_text(*system_json, media, key_checker)});
     }
-    for (const json& turn : turns) read_turn(turn, media, key_checker, record.turns);
+    for (const RecordJson& turn : turns) read_turn(turn, media, key_checker, record.turns);
     listed_media = parse_record_media(record_json, media.images);
     contents = {.has_images = !listed_media.images.empty() || media.images.has_inline_media(),
                 .has_videos = !listed_media.videos.empty() || media.videos.has_inline_media(),
@@ -149,7 +148,8 @@ void parse_conversation(json& record_json, const ImageRoot& root, RecordKeyCheck
         record_json, summarize_record_contents(record_json, media));  // may be the cause of the error
     throw;
   }
-  check_role_alternation(record.turns);
+  check_turn_order(record.turns);
+  record.template_variables = parse_template_variables(record_json);
   set_record_media(listed_media, root, media, key_checker, record);
   set_volume_metadata(record_json, record);
   try {
@@ -160,9 +160,9 @@ void parse_conversation(json& record_json, const ImageRoot& root, RecordKeyCheck
 }
 
 /// Returns the problem of a record that is not an object.
-std::string describe_non_object(const json& value) {
+std::string describe_non_object(const RecordJson& value) {
   if (!value.is_array() || value.empty() || !value.front().is_object()) return "is not a JSON object";
-  const json& first = value.front();
+  const RecordJson& first = value.front();
   if (first.contains("role") || first.contains("from")) {
     return "is a list of turns, not a JSON object; write {\"messages\": [...]}";
   }
@@ -177,7 +177,7 @@ RecordReader::RecordReader(const RecordSettings& settings, const std::filesystem
       columns_(settings.columns),
       ignored_keys_(settings.ignore_keys) {}
 
-Record RecordReader::read(json record_json, const std::string& fallback_id) const {
+Record RecordReader::read(RecordJson record_json, const std::string& fallback_id) const {
   Record record;
   if (!record_json.is_object()) {
     record.id = to_printable(fallback_id);
@@ -205,7 +205,7 @@ Record RecordReader::read(json record_json, const std::string& fallback_id) cons
 }
 
 uint64_t RecordReader::version_hash() const {
-  constexpr uint64_t kRecordReaderVersion = 2;  // increment when results of read() change, to invalidate caches
+  constexpr uint64_t kRecordReaderVersion = 3;  // increment when results of read() change, to invalidate caches
   ContentHash hash;
   hash.add(kRecordReaderVersion).add(image_root_.folder.native()).add(image_root_.rejects_outside_paths ? 1U : 0U);
   for (const auto& [name, source_name] : columns_) hash.add(name).add(source_name);

@@ -11,6 +11,7 @@
 #include "io/record/json_values.h"
 #include "io/record/key_refusals.h"
 #include "io/record/record_media.h"
+#include "io/record/tool_turns.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
@@ -20,43 +21,33 @@ namespace vlmtrain::io {
 
 namespace {
 
-using nlohmann::json;
-
-std::optional<Role> parse_role(const json& name) {
+std::optional<Role> parse_role(const RecordJson& name) {
   constexpr std::array<std::pair<std::string_view, Role>, 5> kRoleByName{{{"human", Role::kUser},
                                                                           {"user", Role::kUser},
                                                                           {"gpt", Role::kAssistant},
                                                                           {"assistant", Role::kAssistant},
                                                                           {"system", Role::kSystem}}};
   if (!name.is_string()) return std::nullopt;
-  const auto* it =
-      std::ranges::find(kRoleByName, name.get_ref<const std::string&>(), &std::pair<std::string_view, Role>::first);
+  const auto& text = name.get_ref<const std::string&>();
+  if (is_tool_output_role(text)) return Role::kTool;
+  if (is_tool_call_role(text)) return Role::kAssistant;
+  const auto* it = std::ranges::find(kRoleByName, text, &std::pair<std::string_view, Role>::first);
   return it == kRoleByName.end() ? std::nullopt : std::optional(it->second);
-}
-
-bool is_tool_role(std::string_view role) {
-  constexpr std::array kToolRoles = std::to_array<std::string_view>(
-      {"tool", "function", "observation", "ipython", "function_call", "tool_call", "tool_response", "tool_result"});
-  return std::ranges::find(kToolRoles, role) != kToolRoles.end();
 }
 
 /// Returns the role of a turn, under "from" or "role". If both are present and only "from" is a
 /// role, "role" becomes a notice. Throws data_error for a missing, unknown or contradictory role.
-Role read_role(const json& turn, size_t turn_number, RecordKeyChecker& key_checker) {
-  const json* from = find_present_value(turn, {"from"});
-  const json* role = find_present_value(turn, {"role"});
-  const json* name = from != nullptr ? from : role;
+Role read_role(const RecordJson& turn, size_t turn_number, RecordKeyChecker& key_checker) {
+  const RecordJson* from = find_present_value(turn, {"from"});
+  const RecordJson* role = find_present_value(turn, {"role"});
+  const RecordJson* name = from != nullptr ? from : role;
   if (name == nullptr || !name->is_string()) {
     throw data_error("turn {} has no role: \"from\" or \"role\" is missing", turn_number);
   }
   const auto parsed_role = parse_role(*name);
   const auto& role_name = name->get_ref<const std::string&>();
-  if (!parsed_role && is_tool_role(role_name)) {
-    throw data_error("turn {} has the role \"{}\", and tools are not supported yet; remove the record", turn_number,
-                     role_name);
-  }
   if (!parsed_role) {
-    throw data_error("turn {} has the unknown role \"{}\"; supported are human, user, gpt, assistant and system",
+    throw data_error("turn {} has the unknown role \"{}\"; supported are human, user, gpt, assistant, system and tool",
                      turn_number, make_excerpt(role_name));
   }
   if (from == nullptr || role == nullptr || parse_role(*role) == parsed_role) return *parsed_role;
@@ -68,11 +59,17 @@ Role read_role(const json& turn, size_t turn_number, RecordKeyChecker& key_check
   return *parsed_role;
 }
 
+/// Returns whether the role of a turn means that its content is a tool call.
+bool has_tool_call_role(const RecordJson& turn) {
+  const RecordJson* name = find_present_value(turn, {"from", "role"});
+  return name != nullptr && name->is_string() && is_tool_call_role(name->get_ref<const std::string&>());
+}
+
 /// Returns the content of a turn: "value" or "content". Throws data_error if both have content and
 /// differ, or if neither is present.
-const json& get_turn_content(const json& turn, size_t turn_number) {
-  const json* const value = find_present_value(turn, {"value"});
-  const json* const content = find_present_value(turn, {"content"});
+const RecordJson& get_turn_content(const RecordJson& turn, size_t turn_number) {
+  const RecordJson* const value = find_present_value(turn, {"value"});
+  const RecordJson* const content = find_present_value(turn, {"content"});
   if (value == nullptr && content == nullptr) throw data_error("turn {} is empty", turn_number);
   if (value == nullptr || content == nullptr) return value == nullptr ? *content : *value;
   if (is_blank(*value)) return *content;
@@ -86,7 +83,7 @@ const json& get_turn_content(const json& turn, size_t turn_number) {
 
 /// Assigns the media that a turn names to its placeholders, or inserts placeholders before its
 /// text. `first_slot_indices` are the indices of the turn's first slots of images and of videos.
-void read_turn_media(const json& turn_json, size_t index, std::pair<size_t, size_t> first_slot_indices,
+void read_turn_media(const RecordJson& turn_json, size_t index, std::pair<size_t, size_t> first_slot_indices,
                      ConversationMedia& media, std::string& text) {
   std::string placeholders;
   const auto assign_media = [&](const MediaKind& kind, MediaSlots& slots, size_t first,
@@ -138,7 +135,7 @@ void add_notice_once(std::string_view kind, std::string_view example, std::vecto
 
 }  // namespace
 
-const json& find_turns(const json& record) {
+const RecordJson& find_turns(const RecordJson& record) {
   for (const char* key : {"messages", "conversations"}) {
     const auto it = record.find(key);
     if (it == record.end() || it->is_null()) {
@@ -161,25 +158,42 @@ const json& find_turns(const json& record) {
       "data.columns if they have other names");
 }
 
-void read_turn(const json& turn_json, ConversationMedia& media, RecordKeyChecker& key_checker,
+void read_turn(const RecordJson& turn_json, ConversationMedia& media, RecordKeyChecker& key_checker,
                std::vector<Turn>& turns) {
   const size_t turn_number = turns.size() + 1;
   if (!turn_json.is_object()) throw data_error("turn {} is not a JSON object", turn_number);
   const Role role = read_role(turn_json, turn_number, key_checker);
-  const TurnContext turn{.index = turns.size(), .is_answer = role == Role::kAssistant};
-  const bool has_media = key_checker.check_turn_keys(turn_json, turn_number, turn.is_answer);
+  const TurnContext context{.index = turns.size(), .is_answer = role == Role::kAssistant};
+  Turn turn{.role = role, .text = {}, .fields = parse_message_fields(turn_json, role, turn_number)};
+  const bool has_media = key_checker.check_turn_keys(turn_json, turn_number, turn.fields);
+  if (role == Role::kAssistant) turn.is_learned = parse_is_learned(turn_json, turn_number);
+  if (has_tool_call_role(turn_json)) {
+    const TemplateValue calls = parse_tool_call_content(get_turn_content(turn_json, turn_number), turn_number);
+    const bool continues_calls = !turns.empty() && !turns.back().has_content;
+    if (!continues_calls) turns.push_back(std::move(turn));
+    turns.back().has_content = false;
+    append_tool_calls(calls, turns.back());
+    return;
+  }
   const std::pair first_slot_indices{media.images.size(), media.videos.size()};
-  std::string text = read_content_text(get_turn_content(turn_json, turn_number), turn, media, key_checker);
-  if (has_media) read_turn_media(turn_json, turn.index, first_slot_indices, media, text);
-  turns.push_back({role, std::move(text)});
-  if (turns.back().text.find_first_not_of(kJsonWhitespace) == std::string::npos) {
+  const bool may_lack_content =
+      has_answer_fields(turn) && find_present_value(turn_json, {"value", "content"}) == nullptr;
+  if (may_lack_content) {
+    turn.has_content = false;
+  } else {
+    turn.text = read_content_text(get_turn_content(turn_json, turn_number), context, media, key_checker);
+  }
+  if (has_media) read_turn_media(turn_json, context.index, first_slot_indices, media, turn.text);
+  const bool may_be_empty = has_answer_fields(turn) || role == Role::kTool;
+  if (!may_be_empty && turn.text.find_first_not_of(kJsonWhitespace) == std::string::npos) {
     throw data_error("turn {} is empty", turn_number);
   }
+  turns.push_back(std::move(turn));
 }
 
-std::string read_system_text(const json& system_json, ConversationMedia& media, RecordKeyChecker& key_checker) {
+std::string read_system_text(const RecordJson& system_json, ConversationMedia& media, RecordKeyChecker& key_checker) {
   const TurnContext turn{.index = 0, .is_answer = false};
-  const auto is_text = [](const json& entry) { return entry.is_string(); };
+  const auto is_text = [](const RecordJson& entry) { return entry.is_string(); };
   if (!system_json.is_array() || !std::ranges::all_of(system_json, is_text)) {
     if (system_json.is_object())
       throw data_error(
@@ -188,7 +202,7 @@ std::string read_system_text(const json& system_json, ConversationMedia& media, 
     return read_content_text(system_json, turn, media, key_checker);
   }
   std::string text;
-  for (const json& line : system_json) {
+  for (const RecordJson& line : system_json) {
     if (!text.empty()) text += "\n";
     text += line.get_ref<const std::string&>();
   }
@@ -204,20 +218,6 @@ void check_no_media_in_answers(const std::vector<Turn>& turns) {
     const MediaKind& kind = placeholders.front().is_video ? kVideoKind : kImageKind;
     throw data_error("turn {} is the assistant's and has {} {}: training to answer with one is not supported", i + 1,
                      kind.indefinite_article(), kind.name);
-  }
-}
-
-void check_role_alternation(const std::vector<Turn>& turns) {
-  const size_t first = turns.front().role == Role::kSystem ? 1 : 0;
-  for (size_t i = first; i < turns.size(); ++i) {
-    const Role expected_role = (i - first) % 2 == 0 ? Role::kUser : Role::kAssistant;
-    if (turns[i].role != expected_role) {
-      throw data_error("turn {} should be the {}'s: after an optional system turn, user and assistant alternate", i + 1,
-                       expected_role == Role::kUser ? "user" : "assistant");
-    }
-  }
-  if (turns.size() < first + 2) {
-    throw data_error("has no assistant turn, so there is nothing to learn");
   }
 }
 

@@ -71,7 +71,7 @@ std::vector<int64_t> parse_compressed_counts(std::string_view text) {
   return counts;
 }
 
-std::vector<int64_t> parse_count_list(const nlohmann::json& list) {
+std::vector<int64_t> parse_count_list(const RecordJson& list) {
   std::vector<int64_t> counts;
   counts.reserve(list.size());
   for (const auto& value : list) {
@@ -88,7 +88,7 @@ std::vector<int64_t> parse_count_list(const nlohmann::json& list) {
 
 /// Returns the height or width of a mask, limited to kMaxMaskPixels + 1, so that products do not
 /// overflow.
-int64_t parse_side_length(const nlohmann::json& value) {
+int64_t parse_side_length(const RecordJson& value) {
   const bool is_negative = !value.is_number_unsigned() && value.is_number_integer() && value.get<int64_t>() < 0;
   if (!value.is_number_integer() || is_negative || value.get<uint64_t>() == 0) {
     throw data_error("a mask's \"size\" has {}; the height and width are whole numbers of at least 1",
@@ -98,7 +98,7 @@ int64_t parse_side_length(const nlohmann::json& value) {
 }
 
 /// Returns a mask without counts, with the "size" of `value`. Throws data_error if it is invalid.
-Rle parse_rle_without_counts(const nlohmann::json& value) {
+Rle parse_rle_without_counts(const RecordJson& value) {
   const auto size = value.find("size");
   if (size == value.end() || !size->is_array() || size->size() != 2) {
     throw data_error("a mask's run lengths have no \"size\"; add [height, width] of the image");
@@ -113,7 +113,7 @@ Rle parse_rle_without_counts(const nlohmann::json& value) {
 
 }  // namespace
 
-Rle parse_rle(const nlohmann::json& value) {
+Rle parse_rle(const RecordJson& value) {
   if (value.is_array()) {
     throw data_error(
         "a mask is a list, as COCO polygons are: convert it to run lengths with pycocotools (mask.frPyObjects, then "

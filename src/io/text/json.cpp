@@ -195,6 +195,19 @@ std::optional<nlohmann::json> try_parse_json(std::string_view text) {
   return value.is_discarded() ? std::nullopt : std::optional(std::move(value));
 }
 
+std::optional<RecordJson> try_parse_record_json(std::string_view text) {
+  // Far above the keys of real records, and fast: a million comparisons of keys.
+  constexpr size_t kMaxOrderedKeysPerObject = 1000;
+  const NestingScanner scanner(text);
+  if (scanner.too_deep_offset()) return std::nullopt;
+  if (scanner.max_keys_per_object() > kMaxOrderedKeysPerObject) {
+    nlohmann::json value = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    return value.is_discarded() ? std::nullopt : std::optional<RecordJson>(value);
+  }
+  RecordJson value = RecordJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  return value.is_discarded() ? std::nullopt : std::optional(std::move(value));
+}
+
 nlohmann::json parse_json(std::string_view text, std::string_view source) {
   if (is_json_too_deep(text)) throw_invalid_json(text, source);
   return parse_with_depth_check<nlohmann::json>(text, source);

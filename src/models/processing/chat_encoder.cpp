@@ -15,12 +15,12 @@ ChatEncoder::ChatEncoder(text::Tokenizer tokenizer, text::ChatTemplate chat_temp
       settings_(settings),
       end_of_turn_id_(find_token_id(tokenizer_, chat_template_.end_of_turn_token())) {}
 
-text::RenderedChat ChatEncoder::render(const std::string& record_id, std::span<const text::Turn> turns,
-                                       bool as_prompt) const {
+text::RenderedChat ChatEncoder::render(const std::string& record_id, std::span<const text::Turn> turns, bool as_prompt,
+                                       std::span<const io::TemplateValue> variables) const {
   try {
-    if (!as_prompt) return chat_template_.render(turns, /*add_generation_prompt=*/false);
+    if (!as_prompt) return chat_template_.render(turns, /*add_generation_prompt=*/false, variables);
     if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
-    text::RenderedChat chat = chat_template_.render(turns, /*add_generation_prompt=*/true);
+    text::RenderedChat chat = chat_template_.render(turns, /*add_generation_prompt=*/true, variables);
     chat.answers.clear();
     chat.notices.clear();
     return chat;

@@ -46,7 +46,9 @@ class ChatEncoder {
 
   /// Renders a conversation. With `as_prompt`, without the answer of its last turn and without
   /// labels, up to the start of that answer. Throws data::SampleError with `record_id`.
-  text::RenderedChat render(const std::string& record_id, std::span<const text::Turn> turns, bool as_prompt) const;
+  /// `variables` are Record::template_variables.
+  text::RenderedChat render(const std::string& record_id, std::span<const text::Turn> turns, bool as_prompt,
+                            std::span<const io::TemplateValue> variables = {}) const;
 
   /// Tokenizes a chat. `media` are the layouts of all media, in the order of their placeholders.
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> media) const;

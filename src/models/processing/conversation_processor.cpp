@@ -42,7 +42,8 @@ ConversationProcessor::ConversationProcessor(ProcessorParts parts, const Process
                .position_description = std::move(parts.position_description)},
               parts.input.row.pixels()),
       input_(parts.input),
-      augment_(settings.augment) {
+      augment_(settings.augment),
+      trains_on_last_answer_(settings.train_on == data::TrainedAnswers::kLast) {
   if (parts.masks) masks_.emplace(*std::move(parts.masks));
 }
 
@@ -75,7 +76,13 @@ data::Sample ConversationProcessor::process(const io::Record& record, int64_t in
 }
 
 text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const {
-  return encoder_->render(record.id, opener_.expand_slice_placeholders(record), as_prompt);
+  std::vector<text::Turn> turns = opener_.expand_slice_placeholders(record);
+  if (trains_on_last_answer_) {
+    const auto last_answer = std::ranges::find(turns.rbegin(), turns.rend(), io::Role::kAssistant, &text::Turn::role);
+    for (auto turn = last_answer; turn != turns.rend(); ++turn)
+      turn->is_learned = turn->is_learned && turn == last_answer;
+  }
+  return encoder_->render(record.id, turns, as_prompt, record.template_variables);
 }
 
 ConversationProcessor::OpenedRecord ConversationProcessor::open(const io::Record& record, bool as_prompt) const {

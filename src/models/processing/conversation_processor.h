@@ -75,6 +75,7 @@ class ConversationProcessor final : public Processor {
   std::optional<MaskTargets> masks_;
   TowerInputFormat input_;
   image::AugmentSettings augment_;
+  bool trains_on_last_answer_;
 };
 
 }  // namespace vlmtrain::models

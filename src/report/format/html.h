@@ -25,9 +25,4 @@ std::string escape_script_json(const nlohmann::json& value);
 /// keys. Throws InternalError if the page does not exist or a key has no value.
 std::string fill_page_template(std::string_view name, const std::map<std::string, std::string, std::less<>>& values);
 
-/// Returns the bytes in base64 with padding (RFC 4648, section 4).
-std::string base64_encode(std::string_view bytes);
-/// Returns the decoded bytes; empty if `text` is not base64.
-std::string base64_decode(std::string_view text);
-
 }  // namespace vlmtrain::report

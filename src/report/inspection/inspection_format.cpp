@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "report/format/html.h"
+#include "vlmtrain/base/base64.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/encode.h"

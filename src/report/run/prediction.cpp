@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "report/format/html.h"
+#include "vlmtrain/base/base64.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/encode.h"

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "report/format/html.h"
+#include "vlmtrain/base/base64.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/process.h"
@@ -149,7 +150,7 @@ void TensorBoardWriter::add_prediction(const Prediction& prediction) {
                        format_block_quote(prediction.answer)));
   const auto add_jpeg_image = [&](const std::string& uri, const char* label, size_t number,
                                   const std::string& caption = {}) {
-    const std::string bytes = base64_decode(uri.substr(uri.find(',') + 1));
+    const std::string bytes = base64_decode(uri.substr(uri.find(',') + 1)).value_or("");
     const at::Tensor image_tensor = image::decode_image(std::as_bytes(std::span(bytes)), prediction.id);
     add_image(prediction.step, fmt::format("{}/{} {}{}", tag, label, number, caption), bytes,
               {image_tensor.size(1), image_tensor.size(2)});

@@ -1,5 +1,7 @@
 #include "text/template/chat_messages.h"
 
+#include <nlohmann/json.hpp>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,6 +27,8 @@ const char* get_role_name(Role role) {
       return "user";
     case Role::kAssistant:
       return "assistant";
+    case Role::kTool:
+      return "tool";
   }
   throw InternalError("unknown role");
 }
@@ -83,6 +87,13 @@ jinja::Value make_string_content(const Turn& turn, int origin, const TemplateSet
   return jinja::Value::text(std::move(text), origin);
 }
 
+jinja::Value make_content(const Turn& turn, int origin, const ContentFormat& content_format,
+                          const TemplateSettings& settings) {
+  if (!turn.has_content) return jinja::Value::none();
+  return content_format.uses_content_blocks(turn) ? make_content_blocks(turn, origin)
+                                                  : make_string_content(turn, origin, settings);
+}
+
 }  // namespace
 
 std::vector<TurnPiece> split_at_placeholders(const Turn& turn) {
@@ -105,9 +116,18 @@ std::vector<TurnPiece> split_at_placeholders(const Turn& turn) {
   return pieces;
 }
 
-bool ContentFormat::uses_content_blocks(Role role) const {
-  if (role == Role::kSystem) return system_uses_blocks;
-  return role == Role::kUser ? user_uses_blocks : assistant_uses_blocks;
+bool ContentFormat::uses_content_blocks(const Turn& turn) const {
+  switch (turn.role) {
+    case Role::kSystem:
+      return system_uses_blocks;
+    case Role::kUser:
+      return user_uses_blocks;
+    case Role::kAssistant:
+      return assistant_uses_blocks && !(turn.text.empty() && io::has_answer_fields(turn));
+    case Role::kTool:
+      return user_uses_blocks && !io::find_placeholders(turn).empty();
+  }
+  throw InternalError("unknown role");
 }
 
 jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& content_format,
@@ -116,10 +136,13 @@ jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& con
   for (size_t i = 0; i < turns.size(); ++i) {
     const int origin = static_cast<int>(i);
     const Turn& turn = turns[i];
-    messages.push_back(jinja::Value::dict(
-        {{"role", jinja::Value::text(get_role_name(turn.role))},
-         {"content", content_format.uses_content_blocks(turn.role) ? make_content_blocks(turn, origin)
-                                                                   : make_string_content(turn, origin, settings)}}));
+    std::vector<std::pair<std::string, jinja::Value>> message{
+        {"role", jinja::Value::text(get_role_name(turn.role))},
+        {"content", make_content(turn, origin, content_format, settings)}};
+    for (const io::TemplateValue& field : turn.fields) {
+      message.emplace_back(field.name, jinja::Value::from_json(nlohmann::ordered_json::parse(field.json), origin));
+    }
+    messages.push_back(jinja::Value::dict(std::move(message)));
   }
   return jinja::Value::list(std::move(messages));
 }

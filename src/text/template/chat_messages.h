@@ -31,16 +31,17 @@ struct ContentFormat {
   bool user_uses_blocks = true;
   bool assistant_uses_blocks = true;
 
-  /// Returns whether the content of messages of `role` is a list of blocks.
-  bool uses_content_blocks(Role role) const;
+  /// Returns whether the content of the message of `turn` is a list of blocks. An answer without
+  /// text, next to tool calls, is an empty string; the output of a tool is a list if it has media.
+  bool uses_content_blocks(const Turn& turn) const;
 };
 
 /// The origin number of the `type` strings of blocks ("text", "image"). If it occurs in the output,
 /// the template printed a list of blocks instead of reading it. Larger than any turn index.
 inline constexpr int kBlockTypeOrigin = 1 << 30;
 
-/// Returns the template variable `messages`. The text of turn n has the origin number n (see
-/// jinja::TextWithOrigins); images and videos have no origin.
+/// Returns the template variable `messages`. The text of turn n and the texts in its fields have the
+/// origin number n (see jinja::TextWithOrigins); images and videos have no origin.
 jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& content_format,
                            const TemplateSettings& settings);
 

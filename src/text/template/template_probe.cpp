@@ -1,5 +1,7 @@
 #include "text/template/template_probe.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <array>
 #include <exception>
@@ -240,13 +242,19 @@ class TemplateProbe {
 
 jinja::RenderedText render_messages(const jinja::Template& jinja_template, std::span<const Turn> turns,
                                     const ContentFormat& content_format, const TemplateSettings& settings,
-                                    bool add_generation_prompt) {
+                                    bool add_generation_prompt, std::span<const io::TemplateValue> record_variables) {
   std::vector<std::pair<std::string, jinja::Value>> variables{
       {"messages", make_messages(turns, content_format, settings)},
-      {"tools", jinja::Value::none()},
       {"documents", jinja::Value::none()},
       {"add_generation_prompt", jinja::Value(add_generation_prompt)}};
   for (const auto& [name, token] : settings.special_tokens_map) variables.emplace_back(name, jinja::Value::text(token));
+  bool has_tools = false;
+  for (const io::TemplateValue& variable : record_variables) {
+    has_tools = has_tools || variable.name == "tools";
+    std::erase_if(variables, [&](const auto& entry) { return entry.first == variable.name; });
+    variables.emplace_back(variable.name, jinja::Value::from_json(nlohmann::ordered_json::parse(variable.json)));
+  }
+  if (!has_tools) variables.emplace_back("tools", jinja::Value::none());
   return jinja_template.render(variables, {.current_time = settings.current_time});
 }
 

@@ -31,11 +31,12 @@ struct TemplateTraits {
   std::vector<std::string> notes{};  ///< differences between generating and training, for the log
 };
 
-/// Renders `turns` with the variables that transformers defines. The text of turn n has the origin
-/// number n in the result. Throws jinja::TemplateError.
+/// Renders `turns` with the variables that transformers defines, and with those of the record. The
+/// text of turn n has the origin number n in the result. Throws jinja::TemplateError.
 jinja::RenderedText render_messages(const jinja::Template& jinja_template, std::span<const Turn> turns,
                                     const ContentFormat& content_format, const TemplateSettings& settings,
-                                    bool add_generation_prompt);
+                                    bool add_generation_prompt,
+                                    std::span<const io::TemplateValue> record_variables = {});
 
 /// Returns the traits of `jinja_template`, which was parsed from `source`. Throws UserError (bad
 /// data) if the template omits or repeats answers, or if the tokenizer has no end-of-turn token.

@@ -83,6 +83,7 @@ constexpr std::string_view kAllowedIfRequestedKeys[]{"model.freeze_vision_tower"
                                                      "data.chat_template",
                                                      "data.chat_template_date",
                                                      "data.video_layout",
+                                                     "data.train_on",
                                                      "training.global_batch_size",
                                                      "training.max_steps",
                                                      "training.epochs",

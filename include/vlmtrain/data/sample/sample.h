@@ -20,6 +20,12 @@ namespace vlmtrain::data {
 /// The kind of a medium.
 enum class MediaKind { kImage, kVideo, kVolume };
 
+/// The answers of a conversation that are in the loss, among those that the record does not exclude.
+enum class TrainedAnswers {
+  kAll,   ///< all answers
+  kLast,  ///< only the last answer
+};
+
 /// The layout of videos in the token stream, for families whose implementations disagree.
 enum class VideoTokenLayout {
   kReleasedCode,   ///< as in the code released with the checkpoints, and in vLLM

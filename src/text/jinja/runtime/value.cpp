@@ -77,7 +77,7 @@ Value Value::dict(std::vector<std::pair<std::string, Value>> entries) {
   return Value(std::make_shared<const Dict>(std::move(unique_entries)));
 }
 
-Value Value::from_json(const nlohmann::ordered_json& json) {
+Value Value::from_json(const nlohmann::ordered_json& json, std::optional<int> origin) {
   switch (json.type()) {
     case nlohmann::json::value_t::boolean:
       return Value(json.get<bool>());
@@ -91,11 +91,11 @@ Value Value::from_json(const nlohmann::ordered_json& json) {
     case nlohmann::json::value_t::number_float:
       return Value(json.get<double>());
     case nlohmann::json::value_t::string:
-      return text(json.get<std::string>());
+      return origin ? text(json.get<std::string>(), *origin) : text(json.get<std::string>());
     case nlohmann::json::value_t::array: {
       std::vector<Value> items;
       items.reserve(json.size());
-      for (const auto& item : json) items.push_back(from_json(item));
+      for (const auto& item : json) items.push_back(from_json(item, origin));
       return list(std::move(items));
     }
     case nlohmann::json::value_t::object: {
@@ -103,7 +103,7 @@ Value Value::from_json(const nlohmann::ordered_json& json) {
       // needed.
       std::vector<std::pair<Value, Value>> entries;
       entries.reserve(json.size());
-      for (const auto& [key, value] : json.items()) entries.emplace_back(text(key), from_json(value));
+      for (const auto& [key, value] : json.items()) entries.emplace_back(text(key), from_json(value, origin));
       return Value(std::make_shared<const Dict>(std::move(entries)));
     }
     default:

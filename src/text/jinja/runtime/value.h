@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -72,9 +73,9 @@ class Value {
   static Value list(std::vector<Value> items);
   static Value tuple(std::vector<Value> items);
   static Value dict(std::vector<std::pair<std::string, Value>> entries);
-  /// Returns the value of `json`. Its texts have no origin. Throws UserError (bad data) for numbers
-  /// beyond 64 bits.
-  static Value from_json(const nlohmann::ordered_json& json);
+  /// Returns the value of `json`. Its texts have the origin `origin`, those of keys none; without
+  /// `origin`, all have none. Throws UserError (bad data) for numbers beyond 64 bits.
+  static Value from_json(const nlohmann::ordered_json& json, std::optional<int> origin = std::nullopt);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(variant_); }
   bool is_none() const { return std::holds_alternative<None>(variant_); }

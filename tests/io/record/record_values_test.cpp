@@ -4,6 +4,7 @@
 
 #include "io/dataset/json_records.h"
 #include "io/record/record_reader.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
@@ -15,7 +16,7 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 Record read_record(std::string_view value) {
-  return RecordReader({}, "").read(nlohmann::json::parse(value), "r");
+  return RecordReader({}, "").read(RecordJson::parse(value), "r");
 }
 
 Record read_with_question(std::string_view keys, std::string_view question = "Q") {
@@ -162,7 +163,7 @@ TEST(RecordValues, ReadsPythonNumbers) {
   const auto value = parse_record_json(R"({"a": NaN, "b": [Infinity, -Infinity, "NaN \" Infinity"], "c": 1})");
   ASSERT_TRUE(value);
   EXPECT_TRUE((*value)["a"].is_null());
-  EXPECT_EQ((*value)["b"], nlohmann::json({"Infinity", "-Infinity", "NaN \" Infinity"}));
+  EXPECT_EQ((*value)["b"], RecordJson({"Infinity", "-Infinity", "NaN \" Infinity"}));
   EXPECT_FALSE(parse_record_json(R"({"a": Nan})"));
   EXPECT_FALSE(parse_record_json(R"({"a": NaN)"));
   EXPECT_EQ(zero_non_finite_literals(R"([NaN, -Infinity, "NaN"])"), R"([0.0, -0.000000, "NaN"])");

@@ -210,7 +210,9 @@ TEST_F(ReadDataset, ReportsInvalidImages) {
   EXPECT_THAT(problem(R"("image": 3,)", "<image>"), HasSubstr("image 1 is not a path"));
   EXPECT_EQ(problem(R"("image": ["a", ""],)", "<image>"), "") << "an empty text is not an image";
   EXPECT_THAT(problem(R"("image": "https://x/a.png",)", "<image>"), HasSubstr("image 1 is an https://"));
-  EXPECT_THAT(problem(R"("image": "data:image/png;base64,AA",)", "<image>"), HasSubstr("data:"));
+  EXPECT_EQ(problem(R"("image": "data:image/png;base64,AAAA",)", "<image>"), "");
+  EXPECT_THAT(problem(R"("image": "data:image/png;base64,AA",)", "<image>"), HasSubstr("base64 data AA are invalid"));
+  EXPECT_THAT(problem(R"("image": "data:image/svg,<svg>",)", "<image>"), HasSubstr("is not in base64"));
   EXPECT_THAT(problem(R"("audio": "a.wav",)", "Q"), HasSubstr("\"audio\", which is not supported yet"));
   EXPECT_EQ(problem(R"("audios": [],)", "Q"), "");
 }

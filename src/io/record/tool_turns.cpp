@@ -1,0 +1,212 @@
+#include "io/record/tool_turns.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "io/record/json_values.h"
+#include "io/record/key_refusals.h"
+#include "io/record/key_rules.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+
+namespace vlmtrain::io {
+namespace {
+
+/// A field of a message, and the role whose messages have it.
+struct MessageField {
+  const char* key;
+  Role role;
+};
+constexpr std::array<MessageField, 6> kMessageFields{{{"tool_calls", Role::kAssistant},
+                                                      {"reasoning_content", Role::kAssistant},
+                                                      {"reasoning", Role::kAssistant},
+                                                      {"thinking", Role::kAssistant},
+                                                      {"tool_call_id", Role::kTool},
+                                                      {"name", Role::kTool}}};
+
+/// Returns the fix of an error about a key's value.
+std::string advise_correction(std::string_view key) {
+  return fmt::format("correct it, or set data.ignore_keys=[{}] to train without it", key);
+}
+
+/// Returns a value that may be written as JSON text. Throws data_error that begins with `name` and
+/// ends with `advice`.
+RecordJson parse_json_text(const RecordJson& value, const std::string& name, const std::string& advice) {
+  if (!value.is_string()) return value;
+  const auto& text = value.get_ref<const std::string&>();
+  if (auto parsed = try_parse_record_json(text)) return *std::move(parsed);
+  const JsonError error = find_json_error(text);
+  throw data_error("{} is not JSON at line {}, column {}: {}; {}", name, error.line, error.column, error.reason,
+                   advice);
+}
+
+/// Returns a tool call in the form of OpenAI's messages.
+RecordJson make_tool_call(const RecordJson& call, size_t turn_number) {
+  const auto name = call.is_object() ? call.find("name") : call.end();
+  if (name == call.end() || !name->is_string()) {
+    throw data_error(
+        "turn {}: its tool call is not an object with \"name\" and \"arguments\"; correct it, or remove the record",
+        turn_number);
+  }
+  RecordJson function = {{"name", *name}};
+  const auto arguments = call.find("arguments");
+  function["arguments"] = arguments == call.end() ? RecordJson::object() : *arguments;
+  return {{"type", "function"}, {"function", std::move(function)}};
+}
+
+/// Returns a tool in the form of OpenAI's requests. LLaMA-Factory and ms-swift write only the
+/// function.
+RecordJson wrap_tool(RecordJson tool) {
+  const bool is_function = tool.is_object() && tool.contains("name") && !tool.contains("function");
+  return is_function ? RecordJson{{"type", "function"}, {"function", std::move(tool)}} : tool;
+}
+
+/// Throws data_error, as parse_json_text(), unless `list` is a list of objects.
+void check_object_list(const RecordJson& list, const std::string& name, const std::string& advice) {
+  const auto is_object = [](const RecordJson& entry) { return entry.is_object(); };
+  if (list.is_array() && std::ranges::all_of(list, is_object)) return;
+  throw data_error("{} is not a list of objects; {}", name, advice);
+}
+
+bool has_any(const Turn& turn, std::string_view field) {
+  return std::ranges::any_of(turn.fields, [&](const TemplateValue& value) { return value.name == field; });
+}
+
+/// Returns whether an answer calls tools, in a field or in its text (Hermes, Llama, Mistral).
+bool calls_tools(const Turn& turn) {
+  constexpr std::array kCallMarkers =
+      std::to_array<std::string_view>({"tool_call", "TOOL_CALLS", "function_call", "<function", "<|python_tag|>"});
+  return has_any(turn, "tool_calls") || std::ranges::any_of(kCallMarkers, [&](std::string_view marker) {
+           return turn.text.find(marker) != std::string::npos;
+         });
+}
+
+}  // namespace
+
+bool is_tool_output_role(std::string_view role) {
+  constexpr std::array kRoles =
+      std::to_array<std::string_view>({"tool", "function", "observation", "ipython", "tool_response", "tool_result"});
+  return std::ranges::find(kRoles, role) != kRoles.end();
+}
+
+bool is_tool_call_role(std::string_view role) {
+  return role == "function_call" || role == "tool_call";
+}
+
+TemplateValue parse_tool_call_content(const RecordJson& content, size_t turn_number) {
+  const RecordJson calls =
+      parse_json_text(content, fmt::format("turn {}: its tool call", turn_number), "correct it, or remove the record");
+  RecordJson list = RecordJson::array();
+  if (calls.is_array()) {
+    for (const RecordJson& call : calls) list.push_back(make_tool_call(call, turn_number));
+  } else {
+    list.push_back(make_tool_call(calls, turn_number));
+  }
+  return {.name = "tool_calls", .json = to_json_string(list)};
+}
+
+void append_tool_calls(const TemplateValue& calls, Turn& turn) {
+  const auto field = std::ranges::find(turn.fields, calls.name, &TemplateValue::name);
+  if (field == turn.fields.end()) {
+    turn.fields.push_back(calls);
+    return;
+  }
+  RecordJson list = RecordJson::parse(field->json);
+  for (RecordJson& call : RecordJson::parse(calls.json)) list.push_back(std::move(call));
+  field->json = to_json_string(list);
+}
+
+bool is_message_field(std::string_view key) {
+  return std::ranges::find(kMessageFields, key, &MessageField::key) != kMessageFields.end();
+}
+
+std::vector<TemplateValue> parse_message_fields(const RecordJson& turn, Role role, size_t turn_number) {
+  std::vector<TemplateValue> fields;
+  for (const auto& [key, field_role] : kMessageFields) {
+    const auto it = turn.find(key);
+    if (field_role != role || it == turn.end() || is_blank(*it)) continue;
+    const std::string name = fmt::format("turn {}: its \"{}\"", turn_number, key), advice = advise_correction(key);
+    if (std::string_view(key) == "tool_calls") {
+      const RecordJson calls = parse_json_text(*it, name, advice);
+      if (is_blank(calls)) continue;
+      check_object_list(calls, name, advice);
+      fields.push_back({.name = key, .json = to_json_string(calls)});
+    } else {
+      if (!it->is_string()) throw data_error("{} is not a string; {}", name, advice);
+      fields.push_back({.name = key, .json = to_json_string(*it)});
+    }
+  }
+  return fields;
+}
+
+std::vector<TemplateValue> parse_template_variables(const RecordJson& record) {
+  std::vector<TemplateValue> variables;
+  if (const RecordJson* tools = find_present_value(record, {"tools"}); tools != nullptr && !is_blank(*tools)) {
+    const std::string name = "its \"tools\"", advice = advise_correction("tools");
+    RecordJson list = parse_json_text(*tools, name, advice);
+    if (!is_blank(list)) {
+      check_object_list(list, name, advice);
+      // A text comes from trainers that write only the functions.
+      for (RecordJson& tool : list) tool = tools->is_string() ? wrap_tool(std::move(tool)) : std::move(tool);
+      variables.push_back({.name = "tools", .json = to_json_string(list)});
+    }
+  }
+  const RecordJson* arguments = find_present_value(record, {"chat_template_kwargs"});
+  if (arguments == nullptr || is_blank(*arguments)) return variables;
+  if (!arguments->is_object())
+    throw data_error("its \"chat_template_kwargs\" is not an object; {}", advise_correction("chat_template_kwargs"));
+  for (auto entry = arguments->begin(); entry != arguments->end(); ++entry) {
+    constexpr std::array kReservedNames =
+        std::to_array<std::string_view>({"messages", "tools", "documents", "add_generation_prompt"});
+    if (std::ranges::find(kReservedNames, entry.key()) != kReservedNames.end()) {
+      throw data_error("its \"chat_template_kwargs\" has \"{}\", which is set for each prompt; remove it", entry.key());
+    }
+    variables.push_back({.name = entry.key(), .json = to_json_string(*entry)});
+  }
+  return variables;
+}
+
+bool parse_is_learned(const RecordJson& turn, size_t turn_number) {
+  bool is_learned = true;
+  for (auto entry = turn.begin(); entry != turn.end(); ++entry) {
+    const KeyRule rule = get_key_rule(KeyScope::kTurn, entry.key());
+    if ((rule != KeyRule::kLossMask && rule != KeyRule::kInverseLossMask) || is_blank(*entry)) continue;
+    const auto value = parse_switch(*entry);
+    if (!value) reject_key(rule, fmt::format("turn {} ", turn_number), entry.key(), *entry);
+    is_learned = is_learned && *value == (rule == KeyRule::kLossMask);
+  }
+  return is_learned;
+}
+
+void check_turn_order(const std::vector<Turn>& turns) {
+  const size_t first = turns.front().role == Role::kSystem ? 1 : 0;
+  bool is_users_turn = true;  // whether the user's turn is next
+  for (size_t i = first; i < turns.size(); ++i) {
+    const Role role = turns[i].role;
+    if (role == Role::kTool) {
+      const bool follows_tool = i > first && turns[i - 1].role == Role::kTool;
+      const bool follows_call = i > first && turns[i - 1].role == Role::kAssistant && calls_tools(turns[i - 1]);
+      if (!follows_tool && !follows_call) {
+        throw data_error(
+            "turn {} is the output of a tool, and no tool call of the assistant precedes it; add the call as "
+            "\"tool_calls\" of the turn before, or remove the record",
+            i + 1);
+      }
+      is_users_turn = false;
+      continue;
+    }
+    const Role expected_role = is_users_turn ? Role::kUser : Role::kAssistant;
+    if (role != expected_role) {
+      throw data_error("turn {} should be the {}'s: after an optional system turn, user and assistant alternate", i + 1,
+                       expected_role == Role::kUser ? "user" : "assistant");
+    }
+    is_users_turn = role == Role::kAssistant;
+  }
+  if (std::ranges::none_of(turns, [](const Turn& turn) { return turn.role == Role::kAssistant; })) {
+    throw data_error("has no assistant turn, so there is nothing to learn");
+  }
+}
+
+}  // namespace vlmtrain::io
