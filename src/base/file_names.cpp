@@ -71,8 +71,9 @@ std::string_view describe_non_regular_file(const std::filesystem::path& path) {
 }
 
 bool has_image_extension(const std::filesystem::path& file) {
-  constexpr std::array<std::string_view, 8> kImageExtensions{".jpg",   ".jpeg", ".jpe", ".jfif",
-                                                             ".pjpeg", ".pjp",  ".png", ".webp"};
+  constexpr auto kImageExtensions =
+      std::to_array<std::string_view>({".jpg", ".jpeg", ".jpe", ".jfif", ".pjpeg", ".pjp", ".png", ".webp", ".tif",
+                                       ".tiff", ".heic", ".heif", ".hif", ".avif"});
   return std::ranges::find(kImageExtensions, to_lower(file.extension().string())) != kImageExtensions.end();
 }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "image/codec/byte_source.h"
 #include "image/codec/codecs.h"
 #include "image/codec/header.h"
@@ -20,6 +22,10 @@ InterleavedPixels decode_interleaved_pixels(std::span<const std::byte> bytes, co
       return decode_jpeg(bytes, header.stored_size, name);
     case ImageFormat::kPng:
       return decode_png(bytes, header.stored_size, name);
+    case ImageFormat::kTiff:
+      return decode_tiff(bytes, header.stored_size, name);
+    case ImageFormat::kHeif:
+      return decode_heif(bytes, header.stored_size, name);
     case ImageFormat::kWebp:
       break;
   }
@@ -96,6 +102,18 @@ InterleavedPixels composite_on_white(const InterleavedPixels& rgba) {
           static_cast<uint8_t>(divide_by_255(scaled_blend + (128U << kExtraPrecisionBits)) >> kExtraPrecisionBits);
     }
   });
+}
+
+void unpremultiply_alpha(InterleavedPixels& rgba) {
+  const int64_t num_pixels = rgba.size.height * rgba.size.width;
+  for (int64_t i = 0; i < num_pixels; ++i) {
+    uint8_t* const pixel = &rgba.samples[i * 4];
+    const uint32_t alpha = pixel[3];
+    if (alpha == 0 || alpha == 255) continue;  // as in Pillow
+    for (int channel = 0; channel < 3; ++channel) {
+      pixel[channel] = static_cast<uint8_t>(std::min(255 * uint32_t{pixel[channel]} / alpha, uint32_t{255}));
+    }
+  }
 }
 
 }  // namespace vlmtrain::image

@@ -27,8 +27,11 @@ void check_is_png(const ImageHeader& header, const std::string& name) {
   if (header.format == ImageFormat::kJpeg) {
     throw data_error("{}: a JPEG mask has blurred edges; save the mask as PNG, grayscale or with a palette", name);
   }
-  if (header.format == ImageFormat::kWebp) {
-    throw data_error("{}: WebP masks are not supported; convert the mask to PNG, grayscale or with a palette", name);
+  if (header.format != ImageFormat::kPng) {
+    throw data_error("{}: {} masks are not supported; convert the mask to PNG, grayscale or with a palette", name,
+                     header.format == ImageFormat::kWebp   ? "WebP"
+                     : header.format == ImageFormat::kTiff ? "TIFF"
+                                                           : "HEIC and AVIF");
   }
 }
 

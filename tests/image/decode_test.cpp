@@ -87,8 +87,10 @@ TEST(Decode, BlendsTransparencyOnWhite) {
 /// pixels (an end marker, a checksum, padding): without them, decoding may fail or must give the
 /// correct pixels.
 TEST(Decode, RejectsTruncatedFiles) {
-  for (const std::string name : {"rgb.jpg", "progressive.jpg", "restarts.jpg", "cmyk.jpg", "rgb.png", "interlaced.png",
-                                 "palette_4.png", "rgb.webp", "lossless.webp", "alpha.webp"}) {
+  for (const std::string name :
+       {"rgb.jpg", "progressive.jpg", "restarts.jpg", "cmyk.jpg", "rgb.png", "interlaced.png", "palette_4.png",
+        "rgb.webp", "lossless.webp", "alpha.webp", "tiff_heif/rgb.tif", "tiff_heif/jpeg.tif", "tiff_heif/tiled.tif",
+        "tiff_heif/lzw.tif", "tiff_heif/group4.tif", "tiff_heif/rgba.heic", "tiff_heif/rgba.avif"}) {
     const std::vector<std::byte> content = read_test_bytes(kImageData / name);
     const std::vector<std::byte> pixels = to_bytes(decode_image(content, name));
     constexpr size_t kTailBytes = 24;
@@ -116,7 +118,7 @@ TEST(Decode, ErrorsNameTheReason) {
               ThrowsMessage<UserError>(AllOf(HasSubstr("scan.png"), HasSubstr("IDAT"))));
   const std::string gif = "GIF89a and so on";
   EXPECT_THAT([&] { decode_image(std::as_bytes(std::span(gif)), "scan.gif"); },
-              ThrowsMessage<UserError>(HasSubstr("not a JPEG, PNG or WebP")));
+              ThrowsMessage<UserError>(HasSubstr("not a JPEG, PNG, WebP, TIFF, HEIC or AVIF image but GIF")));
   EXPECT_THAT([] { decode_image("no/such/picture.png"); }, ThrowsMessage<UserError>(HasSubstr("no/such/picture.png")));
   EXPECT_THAT([] { read_image_size("no/such/picture.png"); },
               ThrowsMessage<UserError>(HasSubstr("cannot open the image")));
@@ -201,7 +203,9 @@ TEST(Decode, RejectsAJpegOfThousandsOfScans) {
 /// A changed byte gives an image or a data error. The sanitizer build checks memory accesses.
 TEST(Decode, DamagedFilesGiveAnImageOrADataError) {
   for (const std::string name : {"orientation_6.jpg", "progressive.jpg", "palette_alpha.png", "orientation_8.png",
-                                 "orientation_6.webp", "alpha.webp"}) {
+                                 "orientation_6.webp", "alpha.webp", "tiff_heif/jpeg.tif", "tiff_heif/tiled_planar.tif",
+                                 "tiff_heif/palette_4_bit.tif", "tiff_heif/group4.tif", "tiff_heif/zstd.tif",
+                                 "tiff_heif/orientation_6.heic", "tiff_heif/rgba.heic", "tiff_heif/rgba.avif"}) {
     const std::vector<std::byte> content = read_test_bytes(kImageData / name);
     for (size_t i = 0; i < content.size(); i += 3) {
       std::vector<std::byte> damaged = content;

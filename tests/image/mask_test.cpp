@@ -75,7 +75,7 @@ TEST(Mask, IsRotatedLikeItsImage) {
 TEST(Mask, RejectsOtherFormats) {
   EXPECT_THAT([] { decode_mask(kMasks / "lossy.jpg", {}); }, reports("JPEG", "save the mask as PNG"));
   EXPECT_THAT([] { decode_mask(kMasks / "lossless.webp", {}); }, reports("WebP", "convert the mask to PNG"));
-  EXPECT_THAT([] { decode_mask(kMasks / "SOURCES.md", {}); }, reports("not a JPEG, PNG or WebP"));
+  EXPECT_THAT([] { decode_mask(kMasks / "SOURCES.md", {}); }, reports("not a JPEG, PNG, WebP, TIFF, HEIC or AVIF"));
   EXPECT_THAT([] { decode_mask("no/such/mask.png", {}); }, reports("no/such/mask.png", "cannot open the image"));
 }
 

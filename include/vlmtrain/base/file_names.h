@@ -11,8 +11,8 @@ namespace vlmtrain {
 /// may have side effects.
 std::string_view describe_non_regular_file(const std::filesystem::path& path);
 
-/// Returns true for names with the extension of a JPEG, PNG or WebP file, in any case: .jpg, .jpeg,
-/// .jpe, .jfif, .pjpeg, .pjp, .png, .webp.
+/// Returns true for names with the extension of a JPEG, PNG, WebP, TIFF, HEIC or AVIF file, in any
+/// case: .jpg, .jpeg, .jpe, .jfif, .pjpeg, .pjp, .png, .webp, .tif, .tiff, .heic, .heif, .hif, .avif.
 bool has_image_extension(const std::filesystem::path& file);
 
 /// Returns true for names with the extension of a NIfTI volume, in any case: .nii, .nii.gz.

@@ -1,5 +1,6 @@
 #include "image/codec/byte_source.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "vlmtrain/base/error.h"
@@ -27,7 +28,9 @@ void check_is_regular_file(const std::filesystem::path& path, std::string_view d
 FileByteSource::FileByteSource(const std::filesystem::path& path) {
   check_is_regular_file(path, "the image");
   file_.open(path, std::ios::binary);
-  if (!file_) {
+  std::error_code error;
+  size_ = std::filesystem::file_size(path, error);
+  if (!file_ || error) {
     throw data_error("{}: cannot open the image; check the path and data.image_root", path.string());
   }
 }
@@ -37,6 +40,14 @@ bool FileByteSource::read(uint64_t offset, std::span<uint8_t> out) {
   file_.seekg(static_cast<std::streamoff>(offset));
   file_.read(reinterpret_cast<char*>(out.data()), static_cast<std::streamsize>(out.size()));
   return file_.gcount() == static_cast<std::streamsize>(out.size());
+}
+
+size_t ByteStream::read(std::span<uint8_t> out) {
+  if (position_ >= size()) return 0;
+  const auto count = static_cast<size_t>(std::min<uint64_t>(out.size(), size() - position_));
+  if (!source_.read(position_, out.first(count))) return 0;
+  position_ += count;
+  return count;
 }
 
 std::vector<std::byte> read_file_bytes(const std::filesystem::path& path) {

@@ -17,6 +17,8 @@ class ByteSource {
   /// Fills `out` with the bytes that start at `offset`. Returns false if the source has fewer
   /// bytes; the content of `out` is then undefined.
   virtual bool read(uint64_t offset, std::span<uint8_t> out) = 0;
+  /// Returns the number of bytes of the source.
+  virtual uint64_t size() const = 0;
 };
 
 /// A source in memory. The bytes must outlive the object.
@@ -24,6 +26,7 @@ class MemoryByteSource final : public ByteSource {
  public:
   explicit MemoryByteSource(std::span<const std::byte> bytes) : bytes_(bytes) {}
   bool read(uint64_t offset, std::span<uint8_t> out) override;
+  uint64_t size() const override { return bytes_.size(); }
 
  private:
   std::span<const std::byte> bytes_;
@@ -35,9 +38,28 @@ class FileByteSource final : public ByteSource {
   /// Throws UserError (kBadData) if the file cannot be opened.
   explicit FileByteSource(const std::filesystem::path& path);
   bool read(uint64_t offset, std::span<uint8_t> out) override;
+  uint64_t size() const override { return size_; }
 
  private:
   std::ifstream file_;
+  uint64_t size_ = 0;
+};
+
+/// The position in a source of a library that reads a file sequentially. Its methods do not throw,
+/// so that C libraries can call them. The source must outlive the object.
+class ByteStream {
+ public:
+  explicit ByteStream(ByteSource& source) : source_(source) {}
+
+  /// Reads up to out.size() bytes and returns their number.
+  size_t read(std::span<uint8_t> out);
+  void seek(uint64_t position) { position_ = position; }
+  uint64_t position() const { return position_; }
+  uint64_t size() const { return source_.size(); }
+
+ private:
+  ByteSource& source_;
+  uint64_t position_ = 0;
 };
 
 /// Throws UserError (kBadData) unless `path` is a regular file. Does not open it. `description`

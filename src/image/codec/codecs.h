@@ -14,7 +14,7 @@ namespace vlmtrain::image {
 /// interleaved samples, [height, width, channels].
 struct InterleavedPixels {
   ImageSize size;
-  int64_t num_channels;  ///< 1 gray, 3 RGB, 4 RGBA (PNG, WebP) or inverted CMYK (JPEG)
+  int64_t num_channels;  ///< 1 gray, 3 RGB, 4 RGBA (PNG, WebP, HEIF) or inverted CMYK (JPEG); TIFF: as in the file
   std::unique_ptr<uint8_t[]> samples;
 
   InterleavedPixels(ImageSize size_in, int64_t num_channels_in)
@@ -42,6 +42,9 @@ struct PngSamples {
 InterleavedPixels decode_jpeg(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name);
 InterleavedPixels decode_png(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name);
 InterleavedPixels decode_webp(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name);
+InterleavedPixels decode_tiff(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name);
+/// HEIC and AVIF, with the transformations of the file applied.
+InterleavedPixels decode_heif(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name);
 
 /// Decodes a JPEG to `planes` [3, height, width] row by row, so that memory holds the image once.
 /// Does not apply the orientation. Returns false, without writing to `planes`, if the file does not
@@ -61,5 +64,7 @@ InterleavedPixels convert_gray_to_rgb(const InterleavedPixels& gray);
 InterleavedPixels convert_inverted_cmyk_to_rgb(const InterleavedPixels& cmyk);
 /// Composites RGBA, with alpha not premultiplied, on white.
 InterleavedPixels composite_on_white(const InterleavedPixels& rgba);
+/// Divides the colors of RGBA by alpha.
+void unpremultiply_alpha(InterleavedPixels& rgba);
 
 }  // namespace vlmtrain::image

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "image/codec/heif.h"
 #include "image/codec/orientation.h"
+#include "image/codec/tiff.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {
@@ -197,59 +199,94 @@ ImageHeader read_webp_header(const HeaderReader& reader) {
   return header;
 }
 
-std::optional<ImageFormat> detect_format(const HeaderReader& reader) {
-  const std::optional<std::string> signature = reader.read_fourcc(0);
-  if (!signature) return std::nullopt;
-  if (signature->starts_with("\xFF\xD8\xFF")) return ImageFormat::kJpeg;
-  if (signature == "\x89PNG") return ImageFormat::kPng;
-  if (signature == "RIFF" && reader.read_fourcc(8) == "WEBP") return ImageFormat::kWebp;
-  return std::nullopt;
+/// A format that is not decoded, and a command that converts it.
+struct UnsupportedFormat {
+  std::string_view signature;
+  std::string_view name;
+  std::string_view advice;
+};
+
+constexpr std::string_view kConvertAdvice = "convert it to one of these";
+
+/// Formats that files with an image's extension often have. Source of the signatures: the magic
+/// file of libmagic.
+using namespace std::string_view_literals;  // keep the zeros of the signatures
+constexpr auto kUnsupportedFormats = std::to_array<UnsupportedFormat>({
+    {"GIF8"sv, "GIF", "convert the frame that you need, for example: magick 'image.gif[0]' image.png"},
+    {"BM"sv, "BMP", "convert it, for example: magick image.bmp image.png"},
+    {"\0\0\0\x0CjP  "sv, "JPEG 2000", "convert it, for example: opj_decompress -i image.jp2 -o image.png"},
+    {"\xFF\x4F\xFF\x51"sv, "JPEG 2000", "convert it, for example: opj_decompress -i image.j2k -o image.png"},
+    {"\0\0\0\x0CJXL "sv, "JPEG XL", "convert it, for example: djxl image.jxl image.png"},
+    {"\xFF\x0A"sv, "JPEG XL", "convert it, for example: djxl image.jxl image.png"},
+    {"%PDF"sv, "PDF", "convert its pages, for example: pdftoppm -png document.pdf page"},
+    {"<"sv, "a web page or SVG", kConvertAdvice},
+    {"vers"sv, "a Git LFS pointer", "run `git lfs pull` in its folder"},
+});
+
+/// Returns the error for a file whose format is not decoded.
+UserError make_unsupported_format_error(const HeaderReader& reader) {
+  constexpr std::string_view kSupported = "JPEG, PNG, WebP, TIFF, HEIC or AVIF";
+  const std::string signature = reader.read_fourcc(0).value_or("") + reader.read_fourcc(4).value_or("");
+  if (signature.ends_with("ftyp")) {
+    return data_error("{}: not a {} image but a video; convert the frame that you need, for example: {}", reader.name(),
+                      kSupported, "ffmpeg -i video.mp4 -frames:v 1 image.png");
+  }
+  for (const UnsupportedFormat& format : kUnsupportedFormats) {
+    if (signature.starts_with(format.signature)) {
+      return data_error("{}: not a {} image but {}; {}", reader.name(), kSupported, format.name, format.advice);
+    }
+  }
+  return data_error("{}: not a {} image; {}", reader.name(), kSupported, kConvertAdvice);
 }
 
-/// Returns the name of a format that files with an image's extension often have instead, for the
-/// message; empty if it is unknown.
-std::string_view detect_unsupported_format(const HeaderReader& reader) {
-  using namespace std::string_view_literals;  // keep the zeros of the signatures
-  const std::string signature = reader.read_fourcc(0).value_or("");
-  if (reader.read_fourcc(4) == "ftyp") {
-    const std::string major_brand = reader.read_fourcc(8).value_or("");
-    return major_brand == "avif"                                     ? "AVIF"
-           : major_brand.starts_with("hei") || major_brand == "mif1" ? "HEIC"
-                                                                     : "a video";
+/// Returns whether the file is a TIFF or a BigTIFF. Two invalid byte orders are accepted by Pillow
+/// only.
+bool is_tiff_signature(std::string_view signature) {
+  return signature == "II*\0"sv || signature == "MM\0*"sv || signature == "II+\0"sv || signature == "MM\0+"sv;
+}
+
+/// Returns "HEIC" or "AVIF" for a HEIF file by the brands of its first box, `ftyp`; else "". Throws
+/// UserError (kBadData) for image sequences. Source of the brands: ISO/IEC 23008-12, 10; AV1 Image
+/// File Format, 8.
+std::string detect_heif_format(const HeaderReader& reader) {
+  if (reader.read_fourcc(4) != "ftyp") return "";
+  constexpr auto kHeicBrands = std::to_array<std::string_view>({"heic", "heix", "heim", "heis", "mif1", "mif2"});
+  constexpr auto kSequenceBrands = std::to_array<std::string_view>({"hevc", "hevx", "hevm", "hevs", "msf1", "avis"});
+  const auto contains = [](const auto& brands, const std::string& brand) {
+    return std::ranges::find(brands, brand) != brands.end();
+  };
+  const std::string major_brand = reader.read_fourcc(8).value_or("");
+  if (contains(kSequenceBrands, major_brand)) {
+    throw data_error(
+        "{}: an animated HEIC or AVIF is not supported; convert the frame that you need, for example: ffmpeg -i "
+        "image.avif -frames:v 1 image.png",
+        reader.name());
   }
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kUnsupportedFormatSignatures{
-      {{"GIF8"sv, "GIF"sv},
-       {"BM"sv, "BMP"sv},
-       {"II*\0"sv, "TIFF"sv},
-       {"MM\0*"sv, "TIFF"sv},
-       {"%PDF"sv, "PDF"sv},
-       {"<"sv, "a web page or SVG"sv},
-       {"vers"sv, "a Git LFS pointer"sv}}};
-  for (const auto& [prefix, name] : kUnsupportedFormatSignatures) {
-    if (signature.starts_with(prefix)) return name;
+  // The major brand may be a general one, such as mif1. The compatible brands follow the major brand
+  // and its version.
+  constexpr uint32_t kMajorBrandOffset = 8, kVersionOffset = 12, kMaxBoxBytes = 1024;
+  const uint32_t end = std::min(reader.read_big_endian(0, 4), kMaxBoxBytes);
+  bool is_heif = false;
+  for (uint32_t offset = kMajorBrandOffset; offset + 4 <= end; offset += 4) {
+    if (offset == kVersionOffset) continue;
+    const std::string brand = reader.read_fourcc(offset).value_or("");
+    if (brand == "avif") return "AVIF";
+    is_heif = is_heif || contains(kHeicBrands, brand);
   }
-  return "";
+  return is_heif ? "HEIC" : "";
 }
 
 /// Detects the format and reads its headers.
-ImageHeader detect_and_read_header(const HeaderReader& reader) {
-  const std::optional<ImageFormat> format = detect_format(reader);
-  if (!format) {
-    const auto unsupported_format = detect_unsupported_format(reader);
-    throw data_error(
-        "{}: not a JPEG, PNG or WebP image{}; {}", reader.name(),
-        unsupported_format.empty() ? "" : fmt::format(" but {}", unsupported_format),
-        unsupported_format == "a Git LFS pointer" ? "run `git lfs pull` in its folder" : "convert it to one of these");
+ImageHeader detect_and_read_header(ByteSource& source, const HeaderReader& reader) {
+  const std::string signature = reader.read_fourcc(0).value_or("");
+  if (signature.starts_with("\xFF\xD8\xFF")) return read_jpeg_header(reader);
+  if (signature == "\x89PNG") return read_png_header(reader);
+  if (signature == "RIFF" && reader.read_fourcc(8) == "WEBP") return read_webp_header(reader);
+  if (is_tiff_signature(signature)) return read_tiff_header(source, reader.name());
+  if (const std::string format = detect_heif_format(reader); !format.empty()) {
+    return read_heif_header(source, format, reader.name());
   }
-  switch (*format) {
-    case ImageFormat::kJpeg:
-      return read_jpeg_header(reader);
-    case ImageFormat::kPng:
-      return read_png_header(reader);
-    case ImageFormat::kWebp:
-      break;
-  }
-  return read_webp_header(reader);
+  throw make_unsupported_format_error(reader);
 }
 
 }  // namespace
@@ -259,7 +296,7 @@ ImageSize compute_upright_size(const ImageHeader& header) {
 }
 
 ImageHeader read_header(ByteSource& source, const std::string& name) {
-  const ImageHeader header = detect_and_read_header(HeaderReader(source, name));
+  const ImageHeader header = detect_and_read_header(source, HeaderReader(source, name));
   const auto [height, width] = header.stored_size;
   if (height == 0 || width == 0) {
     throw data_error("{}: the image's headers contain no size; replace the file or drop the sample", name);

@@ -8,7 +8,7 @@
 
 namespace vlmtrain::image {
 
-enum class ImageFormat { kJpeg, kPng, kWebp };
+enum class ImageFormat { kJpeg, kPng, kWebp, kTiff, kHeif };
 
 /// The properties of an image file, from its headers.
 struct ImageHeader {
