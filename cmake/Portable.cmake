@@ -40,6 +40,18 @@ function(vlmtrain_own_ffmpeg target)
                         INTERFACE_LINK_LIBRARIES "${archives}")
 endfunction()
 
+# vlmtrain_libtiff(TARGET): makes the imported target refer to libtiff's archive and those of the codecs that it decodes with.
+function(vlmtrain_libtiff target)
+  add_library(vlmtrain_libtiff_codecs OBJECT ${CMAKE_SOURCE_DIR}/cmake/portable/libtiff_codecs.cpp)
+  # An object file, not an archive, so that its functions come before those of the archives.
+  set(archives $<TARGET_OBJECTS:vlmtrain_libtiff_codecs>)
+  foreach(name tiff webp zstd lzma deflate jpeg z)
+    find_library(VLMTRAIN_ARCHIVE_${name} lib${name}.a REQUIRED)
+    list(APPEND archives ${VLMTRAIN_ARCHIVE_${name}})
+  endforeach()
+  set_target_properties(${target} PROPERTIES INTERFACE_LINK_LIBRARIES "${archives}")
+endfunction()
+
 # vlmtrain_fmt_and_spdlog(): compiles {fmt} and spdlog into the program, with the declarations of Debian's libraries.
 function(vlmtrain_fmt_and_spdlog)
   add_library(vlmtrain_fmt_and_spdlog STATIC ${CMAKE_SOURCE_DIR}/cmake/portable/fmt_and_spdlog.cpp)

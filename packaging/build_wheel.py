@@ -18,7 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # Debian packages with something in the program, statically linked or as headers.
 LINKED = ("libyaml-cpp-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev", "libcli11-dev", "libpcre2-dev", "libutf8proc-dev",
-          "libjpeg62-turbo-dev", "libpng-dev", "zlib1g-dev", "libwebp-dev", "libavcodec-dev")
+          "libjpeg62-turbo-dev", "libpng-dev", "zlib1g-dev", "libwebp-dev", "libtiff-dev", "libzstd-dev",
+          "liblzma-dev", "libdeflate-dev", "libavcodec-dev")
 PYTHON = ">=3.10"  # as torch's wheels
 
 
