@@ -15,9 +15,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   vlmtrain::image::parse_exif_orientation({data, size});
   vlmtrain::image::parse_xmp_orientation(vlmtrain::fuzz::to_text(data, size));
   for (const char* chunk : {"tEXt", "zTXt", "iTXt", "eXIf"}) {
-    vlmtrain::image::PngTexts texts;
-    texts.add(chunk, {data, data + size});
-    texts.orientation();
+    vlmtrain::image::PngMetadata metadata;
+    metadata.add(chunk, {data, data + size});
+    metadata.resolve_orientation();
   }
   return 0;
 }

@@ -174,9 +174,9 @@ add("a record without an answer", TRAIN, 4, "nothing to learn", prepare=record(c
 add("a role that there is not", TRAIN, 4, 'unknown role "bot"', prepare=record(conversations=[{"from": "bot", "value": "A ramp."}]))
 add("a picture that is not there", TRAIN, 4, "images/missing.png", "data.image_root", prepare=record(image="images/missing.png"))
 add("two `<image>` for one picture", TRAIN, 4, "has 2 <image> placeholders for 1 image", prepare=record(conversations=[{"from": "human", "value": "<image><image>What?"}, {"from": "gpt", "value": "It."}]))
-add("a web page with the name of a picture", TRAIN, 4, "sample r0: images/0.png: not a JPEG, PNG or WebP image but a web page",
+add("a web page with the name of a picture", TRAIN, 4, "sample r0: images/0.png: not a JPEG, PNG, WebP, TIFF, HEIC or AVIF image but a web page",
     prepare=lambda folder: (folder / "images/0.png").write_text("<!DOCTYPE html><html>not found</html>") and None)
-add("HEIC of a telephone", TRAIN, 4, "but HEIC; convert it", prepare=lambda folder: (folder / "images/0.png").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic") and None)
+add("HEIC of a telephone", TRAIN, 4, "a damaged or truncated HEIC", prepare=lambda folder: (folder / "images/0.png").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic") and None)
 add("a picture from the web", TRAIN, 4, "save the image and give its path", prepare=record(image="https://example.com/a.png"))
 add("every sample longer than `data.max_length`", TRAIN + " data.max_length=8", 4, "8 of 8 samples", "raise it")
 add("less memory than the model takes", TRAIN + " memory.limit_gb=0.1", 3, "memory.limit_gb=")

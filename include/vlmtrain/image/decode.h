@@ -22,15 +22,17 @@ constexpr int64_t estimate_image_decoding_memory(ImageSize size) {
          size.width;
 }
 
-/// Decodes a JPEG, PNG or still WebP file in memory to RGB: uint8 [3, height, width], contiguous,
-/// on the CPU.
+/// Decodes a JPEG, PNG, TIFF, HEIC, AVIF or still WebP file in memory to RGB: uint8 [3, height,
+/// width], contiguous, on the CPU.
 ///
 /// The bytes equal those of Pillow and transformers 5.23 for `exif_transpose(Image.open(path))` in
 /// an image processor with do_convert_rgb: gray values and palettes are expanded, CMYK is converted
 /// as in Pillow, 16-bit samples keep their upper byte, and transparent images are composited on
 /// white. (transformers' own loader of paths drops alpha, so that transparent pixels show their
-/// hidden color. Training scripts usually open images with Pillow.) One difference: of a 16-bit
-/// gray PNG, too, the upper byte is kept, whereas Pillow clips the value at 255.
+/// hidden color. Training scripts usually open images with Pillow.) One difference: of 16-bit gray,
+/// too, the upper byte is kept, whereas Pillow clips the value at 255. HEIC and AVIF need libheif at
+/// run time and may differ from Pillow by rounding, and by the interpolation of subsampled chroma.
+/// Of a TIFF, the first page is decoded.
 ///
 /// `name` identifies the image in error messages. Throws UserError (kBadData) if the file is
 /// truncated, corrupt, larger than kMaxImagePixels or of another format. Missing pixels are never

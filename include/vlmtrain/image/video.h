@@ -42,8 +42,8 @@ constexpr int64_t estimate_frame_decoding_memory(ImageSize size) {
 using FrameCallback = std::function<void(const at::Tensor& frame)>;
 
 /// A video, in one of three forms: a file or its bytes, read by FFmpeg's libraries; a folder whose
-/// JPEG, PNG and WebP files are the frames, in natural order of their names (frame2 before
-/// frame10), other files being ignored; or a list of images (io::MediaRef::frames).
+/// image files are the frames, in natural order of their names (frame2 before frame10), other files
+/// being ignored; or a list of images (io::MediaRef::frames).
 ///
 /// Frames equal those of TorchCodec, the video reader of transformers 5.23: byte for byte if the
 /// FFmpeg version is the same. Frames are converted by swscale (bicubic) with their own color

@@ -42,7 +42,7 @@ inline constexpr int64_t kMaxThumbnailSide = 160;
 /// ("data:image/jpeg;base64,…").
 std::string make_thumbnail_uri(const at::Tensor& image);
 
-/// Returns a thumbnail of a JPEG, PNG or WebP file, or the three central slices of a volume side by
+/// Returns a thumbnail of an image file, or the three central slices of a volume side by
 /// side, with kMaxThumbnailSide for the longest axis. Throws the exceptions of
 /// image::decode_image() and image::render_scan_slices().
 std::string make_thumbnail_uri(const io::MediaRef& image);

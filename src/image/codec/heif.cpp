@@ -158,12 +158,13 @@ HeifImage decode_handle(const HeifHandle& handle, bool has_alpha, const std::str
   options->convert_hdr_to_8bit = 1;
   constexpr int kStrictDecodingVersion = 3;  // of the structure that the loaded library allocates
   if (options->version >= kStrictDecodingVersion) options->strict_decoding = 1;
-  heif_image* image = nullptr;
-  check_heif(
-      get_libheif().decode_image(handle.get(), &image, heif_colorspace_RGB,
-                                 has_alpha ? heif_chroma_interleaved_RGBA : heif_chroma_interleaved_RGB, options.get()),
-      format, name);
-  return HeifImage(image);
+  heif_image* decoded_image = nullptr;
+  const heif_error error =
+      get_libheif().decode_image(handle.get(), &decoded_image, heif_colorspace_RGB,
+                                 has_alpha ? heif_chroma_interleaved_RGBA : heif_chroma_interleaved_RGB, options.get());
+  HeifImage image(decoded_image);
+  check_heif(error, format, name);
+  return image;
 }
 
 }  // namespace

@@ -36,8 +36,7 @@ std::vector<io::MediaRef> list_frame_files(const std::filesystem::path& folder) 
                      error.message());
   }
   if (files.empty()) {
-    throw data_error("{}: the folder has no JPEG, PNG or WebP files, so it is not a video; put the frames there",
-                     folder.string());
+    throw data_error("{}: the folder has no image files, so it is not a video; put the frames there", folder.string());
   }
   std::ranges::sort(files, precedes_in_natural_order, [](const auto& file) { return file.filename().string(); });
   return {files.begin(), files.end()};

@@ -13,7 +13,7 @@ namespace vlmtrain::io {
 ///   a.json              its fields, as in JSON Lines
 ///   a.txt               its "caption", unless a.json has one
 ///   a.question.txt …    its fields, if data.columns names the extension ("question.txt")
-///   a.jpg, a.0.jpg …    its images (jpg, jpeg, png, webp; other formats make bad samples), in the
+///   a.jpg, a.0.jpg …    its images (formats that decode_image() reads; others make bad samples), in the
 ///                       order of a.json's list, else in natural order
 ///   a.mask.png …        its "masks" (tar_files.h), unless a.json lists them as images
 ///   a.mp4 …             its videos (mp4, mkv, webm, avi, mov)
