@@ -1,11 +1,16 @@
 #include "vlmtrain/train/config.h"
 
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <cmath>
+#include <ranges>
 
 #include "train/equivalent_options.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::train {
 
@@ -88,6 +93,34 @@ void declare_options(OptionTable& table, LoraOptions& options) {
 const std::vector<std::pair<std::string, BestMetric>> kBestMetrics{
     {"loss", BestMetric::kLoss}, {"exact_match", BestMetric::kExactMatch}, {"dice", BestMetric::kDice}};
 
+nlohmann::ordered_json metrics_to_json(const std::vector<evaluation::Metric>& metrics) {
+  auto names = nlohmann::ordered_json::array();
+  for (const evaluation::Metric metric : metrics) names.push_back(evaluation::to_string(metric));
+  return names;
+}
+
+/// Stores the metrics with these names, a list or a single name. Returns an error message without
+/// the key for other values, and stores nothing.
+std::optional<std::string> parse_metrics(const nlohmann::ordered_json& names,
+                                         std::vector<evaluation::Metric>& metrics) {
+  const auto& known_names = evaluation::get_metric_names();
+  std::vector<evaluation::Metric> parsed_metrics;
+  const bool is_list = names.is_array() || names.is_null();
+  for (const auto& item : is_list ? names : nlohmann::ordered_json::array({names})) {
+    const std::string name = item.is_string() ? item.get<std::string>() : item.dump();
+    const auto entry = std::ranges::find(known_names, name, &std::pair<std::string, evaluation::Metric>::first);
+    if (entry == known_names.end()) {
+      return fmt::format("must be a list of {}, not {}", fmt::join(known_names | std::views::keys, ", "),
+                         make_excerpt(name));
+    }
+    if (std::ranges::find(parsed_metrics, entry->second) != parsed_metrics.end())
+      return fmt::format("has {} twice; remove one", entry->first);
+    parsed_metrics.push_back(entry->second);
+  }
+  metrics = std::move(parsed_metrics);
+  return std::nullopt;
+}
+
 void declare_options(OptionTable& table, EvaluationOptions& options) {
   // Far above useful values, to reject typing errors.
   constexpr int64_t kMaxAnswerTokens = 10'000'000;
@@ -114,6 +147,17 @@ void declare_options(OptionTable& table, EvaluationOptions& options) {
   table.add("training.early_stopping_patience", options.early_stopping_patience,
             "Number of consecutive evaluations without improvement after which the run ends successfully. 0: never.",
             std::optional{at_least<int64_t>(0)});
+  table.set_section_description("eval", "Metrics of the answers in evaluations (docs/evaluation.md).");
+  table.add_structured_option(
+      "eval.metrics", "list of names", [&options] { return metrics_to_json(options.metrics.metrics); },
+      [&options](const nlohmann::ordered_json& names) { return parse_metrics(names, options.metrics.metrics); },
+      fmt::format("Metrics that compare the generated answers with the expected ones, in evaluations during training "
+                  "and in `vlmtrain eval`: {}.",
+                  fmt::join(evaluation::get_metric_names() | std::views::keys, ", ")));
+  table.add("eval.numeric_tolerance", options.metrics.numeric_tolerance,
+            "Largest difference of a correct number by the metric `numeric`, relative to the expected number; absolute "
+            "if the expected number is 0.",
+            std::optional{at_least(0.0)});
 }
 
 void declare_options(OptionTable& table, OutputOptions& options) {

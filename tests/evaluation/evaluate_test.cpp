@@ -109,6 +109,26 @@ TEST_F(EvaluateTest, IgnoresSurroundingWhiteSpace) {
   EXPECT_EQ(run_evaluation().total.num_exact_matches, 3);
 }
 
+TEST_F(EvaluateTest, MetricsOfAnswersAreSummedByTask) {
+  const EvaluationSettings settings{.max_new_tokens = 6,
+                                    .metrics = {.metrics = {Metric::kAnls, Metric::kWer, Metric::kBoxIou}}};
+  run_evaluation();
+  records_[0].turns.back().text = answers_[0].prediction;
+  records_[0].task = "copied";
+  const EvaluationResult result = run_evaluation(settings);
+  ASSERT_EQ(answers_[0].metric_sums.size(), 3U);
+  EXPECT_EQ(answers_[0].metric_sums.at(Metric::kAnls).value(), 1);
+  MetricSums sums;
+  for (const auto& answer : answers_) add_metric_sums(sums, answer.metric_sums);
+  EXPECT_EQ(get_metric_values(result.total.metric_sums), get_metric_values(sums));
+  const auto json = nlohmann::json::parse(result.to_json());
+  EXPECT_EQ(json["by_task"]["copied"]["metrics"].dump(), R"({"anls":1.0,"box_iou":null,"wer":0.0})");
+  EXPECT_EQ(json["metrics"]["wer"], sums.at(Metric::kWer).value().value());
+  EXPECT_EQ(result.make_metrics().tasks.at("copied").metrics.at("anls"), 1);
+  EXPECT_TRUE(result.make_metrics(/*has_values=*/false).total.metrics.empty()) << "on a virtual GPU";
+  EXPECT_FALSE(nlohmann::json::parse(run_evaluation().to_json()).contains("metrics")) << "none are configured";
+}
+
 TEST_F(EvaluateTest, ARecordWithoutAnswerIsNotCompared) {
   records_[3].turns.pop_back();  // its first question keeps an answer
   EXPECT_EQ(run_evaluation().total.num_samples, 3);

@@ -71,18 +71,30 @@ TEST(StepMetricsTest, MicroBatchesMemoryAndTasks) {
 TEST(StepMetricsTest, AnEvaluationIsWrittenWhereThereIsOne) {
   StepMetrics metrics;
   EXPECT_FALSE(nlohmann::json::parse(metrics.to_json_line()).contains("evaluation"));
-  metrics.evaluation = EvaluationMetrics{
-      .total = {.loss = 1.5, .label_tokens = 9, .samples = 3, .exact_match = 0.25},
-      .tasks = {{"read", {.loss = std::numeric_limits<double>::quiet_NaN(), .label_tokens = 2, .samples = 1}}},
-      .seconds = 2.5,
-      .batch_size = 16,
-      .num_oom_splits = 1,
-      .is_best = true};
+  metrics.evaluation = EvaluationMetrics{.total = {.loss = 1.5, .label_tokens = 9, .samples = 3, .exact_match = 0.25},
+                                         .seconds = 2.5,
+                                         .batch_size = 16,
+                                         .num_oom_splits = 1,
+                                         .is_best = true};
+  metrics.evaluation->tasks["read"] = {
+      .loss = std::numeric_limits<double>::quiet_NaN(), .label_tokens = 2, .samples = 1};
   const auto json = nlohmann::json::parse(metrics.to_json_line());
   EXPECT_EQ(json["evaluation"].dump(),
             R"({"batch_size":16,"exact_match":0.25,"is_best":true,"label_tokens":9,"loss":1.5,"oom_splits":1,)"
             R"("samples":3,"seconds":2.5,"tasks":{"read":{"exact_match":null,"label_tokens":2,"loss":null,)"
             R"("samples":1}}})");
+}
+
+TEST(StepMetricsTest, MetricsOfAnswersAreWrittenWhereThereAreSome) {
+  StepMetrics metrics;
+  metrics.evaluation.emplace();
+  metrics.evaluation->total.metrics = {{"anls", 0.5}, {"wer", std::nullopt}};
+  metrics.evaluation->tasks["read"].metrics = {{"anls", 0.25}};
+  metrics.evaluation->tasks["other"].samples = 1;
+  const auto evaluation = nlohmann::json::parse(metrics.to_json_line())["evaluation"];
+  EXPECT_EQ(evaluation["metrics"].dump(), R"({"anls":0.5,"wer":null})");
+  EXPECT_EQ(evaluation["tasks"]["read"]["metrics"].dump(), R"({"anls":0.25})");
+  EXPECT_FALSE(evaluation["tasks"]["other"].contains("metrics"));
 }
 
 TEST(StepMetricsTest, MasksAreWrittenWhereThereAreSome) {

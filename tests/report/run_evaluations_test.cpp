@@ -35,6 +35,21 @@ TEST(RunEvaluationsTest, EvaluationsArePointsAtTheirSteps) {
   EXPECT_EQ(evaluations["tasks"][1]["newest_exact_match"], 1);
 }
 
+TEST(RunEvaluationsTest, MetricsOfAnswersAreThoseOfTheNewestEvaluation) {
+  const RunFolder run;
+  run.write("metrics.jsonl",
+            R"({"step":1,"evaluation":{"loss":2,"metrics":{"anls":0.25},"tasks":{}}})"
+            "\n"
+            R"({"step":2,"evaluation":{"loss":1,"metrics":{"anls":0.5,"wer":null,"cer":"x"},)"
+            R"("tasks":{"read":{"loss":1,"metrics":{"anls":0.75}},"other":{"loss":1},"invalid":{"metrics":3}}}})"
+            "\n");
+  EXPECT_EQ(render_and_parse(run)["evaluations"]["metrics"].dump(),
+            R"([{"name":"read","values":{"anls":0.75}},{"values":{"anls":0.5}}])");
+  run.append("metrics.jsonl", R"({"step":3,"evaluation":{"loss":1}})"
+                              "\n");
+  EXPECT_FALSE(render_and_parse(run)["evaluations"].contains("metrics")) << "eval.metrics was removed";
+}
+
 TEST(RunEvaluationsTest, ARunWithoutEvaluationsReportsNone) {
   const RunFolder run;
   run.append_steps(1, 10, 10);

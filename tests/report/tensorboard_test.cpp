@@ -98,11 +98,13 @@ TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
   const RunFolder run;
   StepMetrics metrics = RunFolder::example_step(7, 9);
   metrics.evaluation = RunFolder::example_evaluation(0.5);
+  metrics.evaluation->total.metrics = {{"anls", 0.5}, {"wer", std::nullopt}};
   metrics.tasks["read"].weight = 1.75;
   TensorBoardWriter(run.path(), 0).add_step(metrics);
   std::string bytes = read_bytes(list_files(run.path())[0]);
   const std::map<std::string, float> values{{"eval/loss", 0.7F},
                                             {"eval/exact_match", 0.25F},
+                                            {"eval/anls", 0.5F},
                                             {"eval/seconds", 12.5F},
                                             {"eval/tasks/count/loss", 1.0F},
                                             {"eval/tasks/count/exact_match", 0.5F},
@@ -114,13 +116,14 @@ TEST(TensorBoardTest, WritesEvaluationsAndTheBestOfThem) {
     EXPECT_THAT(bytes, HasSubstr(tag + "\x15" + number)) << tag << ", as a Summary.Value's tag and simple_value";
   }
   EXPECT_THAT(bytes, Not(HasSubstr("eval/tasks/read/exact_match"))) << "the task has no exact match";
+  EXPECT_THAT(bytes, Not(HasSubstr("eval/wer"))) << "it applies to no answer";
   EXPECT_THAT(bytes, Not(HasSubstr("eval/best")));
   metrics.evaluation->is_best = true;
   std::filesystem::remove(list_files(run.path())[0]);
   TensorBoardWriter(run.path(), 0).add_step(metrics);
   bytes = read_bytes(list_files(run.path())[0]);
   EXPECT_THAT(bytes, HasSubstr("eval/best"));
-  EXPECT_THAT(bytes, HasSubstr("step 7: validation loss 0.7, exact match 25.0 %, 12 s"));
+  EXPECT_THAT(bytes, HasSubstr("step 7: validation loss 0.7, exact match 25.0 %, anls 0.5, 12 s"));
 }
 
 TEST(TensorBoardTest, WritesMasks) {

@@ -57,6 +57,31 @@ TEST(ConfigTest, ItsYamlReadsBackAsTheSame) {
   EXPECT_EQ(reread.training.max_steps, 7);
 }
 
+TEST(ConfigTest, MetricsAreAListOfKnownNames) {
+  const auto read = [](const std::string& value) {
+    Config config;
+    declare_options(config).read("", {"eval.metrics=" + value});
+    return config.evaluation.metrics.metrics;
+  };
+  using evaluation::Metric;
+  EXPECT_EQ(read("[wer, anls]"), (std::vector{Metric::kWer, Metric::kAnls}));
+  EXPECT_EQ(read("box_iou"), std::vector{Metric::kBoxIou});
+  EXPECT_TRUE(read("[]").empty());
+  EXPECT_TRUE(read("").empty());
+  for (const char* value : {"[anls, bleu]", "bleu", "[anls, [wer]]", "{anls: 1}", "7"}) {
+    SCOPED_TRACE(value);
+    try {
+      read(value);
+      ADD_FAILURE();
+    } catch (const UserError& error) {
+      EXPECT_EQ(error.code(), ExitCode::kUsage);
+      EXPECT_THAT(error.what(), HasSubstr("eval.metrics"));
+      EXPECT_THAT(error.what(), HasSubstr("must be a list of anls, cer, wer, relaxed_accuracy"));
+    }
+  }
+  EXPECT_THROW(read("[anls, anls]"), UserError);
+}
+
 TEST(ConfigTest, SuggestsKeysForOptionsOfOtherTrainers) {
   const std::pair<const char*, const char*> kExpected[] = {
       {"training.per_device_train_batch_size", "training.micro_batch_size"},

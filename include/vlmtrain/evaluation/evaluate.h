@@ -11,6 +11,7 @@
 #include "vlmtrain/data/loader/loader.h"
 #include "vlmtrain/data/sample/notices.h"
 #include "vlmtrain/engine/generation/evaluation.h"
+#include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/evaluation/scores.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/model.h"
@@ -27,6 +28,7 @@ struct EvaluationSettings {
   int64_t num_workers = 1;                  ///< threads that decode samples
   bool generate_answers = true;             ///< also generates answers; false: computes only the loss
   int64_t max_new_tokens = 32;              ///< maximum number of tokens per answer
+  MetricSettings metrics = {};              ///< metrics of the generated answers
   std::vector<int64_t> eos_token_ids = {};  ///< each ends an answer; empty: the processor's end of turn
   data::BadSamplePolicy on_bad_sample = data::BadSamplePolicy::kFail;
   int64_t prefetch_bytes = 0;  ///< maximum bytes of decoded samples that wait; 0: no limit
@@ -45,6 +47,7 @@ struct TaskScore {
   int64_t num_samples_with_loss = 0;  ///< samples that contribute to the loss
   double loss_sum = 0;                ///< sum of the cross-entropy of all label tokens
   int64_t num_label_tokens = 0;       ///< tokens in the loss
+  MetricSums metric_sums = {};        ///< of the answers; those of EvaluationSettings::metrics
 
   double exact_match() const {
     return num_samples > 0 ? static_cast<double>(num_exact_matches) / static_cast<double>(num_samples) : 0;
@@ -85,6 +88,7 @@ struct EvaluatedAnswer {
   AnswerType answer_type = AnswerType::kOpen;
   std::vector<MaskPrediction> masks = {};  ///< with teacher forcing
   int64_t index = 0;                       ///< index of the record
+  MetricSums metric_sums = {};             ///< of this answer
 };
 
 /// Computes the loss over every response and greedy answers to the last question of each record. An

@@ -43,6 +43,13 @@ struct LossComponents {
   double dice = 0;  ///< Dice loss of the masks
 };
 
+/// Metrics of generated answers by name, such as "anls"; nullopt if a metric does not apply to any
+/// of the answers.
+using AnswerMetrics = std::map<std::string, std::optional<double>>;
+
+/// Returns the object with the values of the metrics; null for those that do not apply.
+nlohmann::ordered_json metrics_to_json(const AnswerMetrics& metrics);
+
 /// The scores of one task, or of all samples, in an evaluation.
 struct EvaluationScore {
   double loss = 0;  ///< mean over the label tokens
@@ -51,6 +58,7 @@ struct EvaluationScore {
   /// Fraction of the generated answers that equal the expected ones; nullopt without answers.
   std::optional<double> exact_match{};
   std::optional<MaskMetrics> masks{};  ///< nullopt if no sample has a mask
+  AnswerMetrics metrics{};             ///< those of eval.metrics; empty without answers
 };
 
 /// The scores of data.eval after a step.

@@ -8,6 +8,7 @@
 #include "vlmtrain/data/options.h"
 #include "vlmtrain/engine/gradients/consensus.h"
 #include "vlmtrain/engine/settings/options.h"
+#include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/nn/weights/quantization.h"
 #include "vlmtrain/planner/options.h"
 
@@ -67,11 +68,12 @@ const char* to_string(BestMetric metric);
 /// The keys of section `training` for evaluations on data.eval during a run (docs/evaluation.md).
 /// An AutoOr without a value stands for `auto`.
 struct EvaluationOptions {
-  AutoOr<int64_t> steps = 0;     ///< steps between evaluations; auto: only at the ends of epochs; 0: none
-  AutoOr<int64_t> samples;       ///< number of samples; auto: all samples of data.eval
-  bool generate_answers = true;  ///< generates answers, too; false: computes only the loss
-  int64_t max_new_tokens = 32;   ///< maximum number of tokens per answer
-  AutoOr<int64_t> batch_size;    ///< auto: the planner chooses it
+  AutoOr<int64_t> steps = 0;           ///< steps between evaluations; auto: only at the ends of epochs; 0: none
+  AutoOr<int64_t> samples;             ///< number of samples; auto: all samples of data.eval
+  bool generate_answers = true;        ///< generates answers, too; false: computes only the loss
+  int64_t max_new_tokens = 32;         ///< maximum number of tokens per answer
+  AutoOr<int64_t> batch_size;          ///< auto: the planner chooses it
+  evaluation::MetricSettings metrics;  ///< section `eval`: metrics of the answers
   BestMetric best_metric = BestMetric::kLoss;
   int64_t early_stopping_patience = 0;  ///< consecutive evaluations without improvement that end the run; 0: never
 

@@ -236,7 +236,7 @@ void declare_arguments(CLI::App& command, EvalArguments& arguments) {
       ->check(make_non_empty_check());
   command.add_option("overrides", arguments.overrides, "key=value, such as data.eval=held_out.json");
   command.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
-  command.add_option("--answers", arguments.answers, "write every answer to this JSON Lines file");
+  command.add_option("--answers,--answers-out", arguments.answers, "write every answer to this JSON Lines file");
   command.add_option("--max-new-tokens", arguments.max_new_tokens, "maximum number of tokens per answer")
       ->check(CLI::Range(int64_t{1}, kMaxAnswerTokens))
       ->capture_default_str();

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -18,6 +19,7 @@
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/evaluation/evaluate.h"
+#include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/evaluation/scores.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
@@ -70,6 +72,26 @@ std::string format_mask_score_table(const evaluation::MaskScores& scores) {
   return text;
 }
 
+/// Returns the table of the metrics of eval.metrics by task, or "" without metrics.
+std::string format_metric_table(const evaluation::EvaluationResult& result) {
+  if (result.total.metric_sums.empty()) return "";
+  constexpr size_t kMinColumnWidth = 8;
+  std::string text = fmt::format("{:<16}", "metrics");
+  for (const auto& [metric, sum] : result.total.metric_sums)
+    text += fmt::format(" {:>{}}", evaluation::to_string(metric), kMinColumnWidth);
+  const auto add_row = [&](const std::string& name, const evaluation::MetricSums& sums) {
+    text += fmt::format("\n{:<16}", make_excerpt(name, kMaxNameCharacters));
+    for (const auto& [metric, sum] : sums) {
+      const auto value = sum.value();
+      text += fmt::format(" {:>{}}", value ? fmt::format("{:.4f}", *value) : "-",
+                          std::max(kMinColumnWidth, evaluation::to_string(metric).size()));
+    }
+  };
+  for (const auto& [task, score] : result.by_task) add_row(task, score.metric_sums);
+  add_row("all", result.total.metric_sums);
+  return text + "\n";
+}
+
 void print_evaluation(const evaluation::EvaluationResult& result) {
   fmt::print("{:<16} {:>8} {:>12}\n", "task", "samples", "exact match");
   const auto print_row = [](const std::string& name, const evaluation::TaskScore& score) {
@@ -86,7 +108,7 @@ void print_evaluation(const evaluation::EvaluationResult& result) {
                100 * result.open_question_score.recall());
   }
   fmt::print("loss {:.4f} over {} label tokens\n", result.total.loss(), result.total.num_label_tokens);
-  fmt::print("{}", format_mask_score_table(result.masks));
+  fmt::print("{}{}", format_metric_table(result), format_mask_score_table(result.masks));
   if (result.num_dropped_samples > 0)
     fmt::print("{} dropped for lack of memory\n", pluralize(result.num_dropped_samples, "sample"));
   if (result.num_skipped_samples > 0) fmt::print("{} skipped\n", pluralize(result.num_skipped_samples, "bad sample"));
@@ -135,7 +157,8 @@ ExitCode eval(const EvalArguments& arguments) {
   config.evaluation = {.samples = {},
                        .generate_answers = true,
                        .max_new_tokens = arguments.max_new_tokens,
-                       .batch_size = parse_batch_size(arguments.batch_size)};
+                       .batch_size = parse_batch_size(arguments.batch_size),
+                       .metrics = config.evaluation.metrics};
   const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);
   train::resolve_chat_template_date(config.data, checkpoint);
   for (const auto& setting : train::apply_saved_media_settings(checkpoint, config.data)) {
@@ -161,9 +184,11 @@ ExitCode eval(const EvalArguments& arguments) {
                                     {"task", answer.task},
                                     {"closed", is_closed_question},
                                     {"expected", answer.expected},
-                                    {"answer", answer.prediction},
+                                    {"prediction", answer.prediction},
                                     {"question", answer.question}};
-        io::add_field_aliases(json, {{"answer", "given"}});
+        if (!answer.metric_sums.empty())
+          json["metrics"] = report::metrics_to_json(evaluation::get_metric_values(answer.metric_sums));
+        io::add_field_aliases(json, {{"prediction", "answer"}, {"prediction", "given"}});
         answers_jsonl += io::to_json_string(json) + "\n";
       });
   result.num_skipped_samples += plan.num_bad_samples;

@@ -192,7 +192,7 @@ function controls() {
 }
 
 const sections = [
-  ["epochs", epochsSection, "wide"], ["memory", memorySection, "wide"], ["predictions", predictionsSection, "wide"], ["tasks", tasksSection], ["masks", masksSection], ["events", eventsSection],
+  ["epochs", epochsSection, "wide"], ["memory", memorySection, "wide"], ["predictions", predictionsSection, "wide"], ["tasks", tasksSection], ["masks", masksSection], ["metrics", metricsSection], ["events", eventsSection],
   ["ledger", ledgerSection], ["environment", environmentSection], ["config", configSection]].map(([name, make, style]) => {
   const panel = html("section", { class: `panel ${style || ""}`, "data-section": name, hidden: "" });
   return { make, panel, shown: "" };

@@ -81,6 +81,19 @@ function masksSection(data) {
       structures.length > curves ? ` Curves are drawn for the ${curves} structures with the most masks.` : "")];
 }
 
+/// The newest evaluation's metrics of answers by task.
+function metricsSection(data) {
+  const { metrics, newest } = data.evaluations || {};
+  if (!metrics) return null;
+  const names = [...new Set(metrics.flatMap((row) => Object.keys(row.values)))];
+  if (names.length === 0) return null;
+  const cells = (row) => names.map((name) => (words.known(row.values[name]) ? row.values[name].toFixed(4) : "–"));
+  return [html("h2", {}, "Metrics of answers"),
+    html("div", { class: "tall" }, table(["task", ...names], metrics.map((row) => (
+      row.name ? { cells: [row.name, ...cells(row)] } : { cells: ["all", ...cells(row)], style: "total" })))),
+    html("p", { class: "hint" }, `From the evaluation after step ${words.grouped(newest.step)}, by eval.metrics.`)];
+}
+
 function epochsSection(data) {
   const { rows, hidden } = data.epochs;
   if (rows.length === 0) return null;

@@ -42,6 +42,7 @@ nlohmann::ordered_json score_to_json(const EvaluationScore& score) {
                               {"samples", score.samples},
                               {"exact_match", optional_to_json(score.exact_match)}};
   if (score.masks) json["masks"] = score.masks->to_json();
+  if (!score.metrics.empty()) json["metrics"] = metrics_to_json(score.metrics);
   return json;
 }
 
@@ -77,6 +78,12 @@ nlohmann::ordered_json MaskMetrics::to_json() const {
                               {"empty_truths", num_empty_truths},
                               {"empty_predictions", num_empty_predictions}};
   io::add_field_aliases(json, {{"empty_predictions", "empty_drawn"}});
+  return json;
+}
+
+nlohmann::ordered_json metrics_to_json(const AnswerMetrics& metrics) {
+  auto json = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : metrics) json[name] = optional_to_json(value);
   return json;
 }
 

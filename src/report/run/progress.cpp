@@ -101,6 +101,9 @@ std::string format_evaluation_line(const StepMetrics& metrics, const std::option
     line += ", exact match " + format_percent(evaluation.total.exact_match);
   }
   if (metric == BestMetric::kExactMatch) line += comparison;
+  for (const auto& [name, value] : evaluation.total.metrics) {
+    if (value && !metrics.is_dry_run) line += fmt::format(", {} {:.4g}", name, *value);
+  }
   if (const auto& masks = evaluation.total.masks; masks && !metrics.is_dry_run) {
     line += ", Dice " + format_dice(masks->dice);
     if (masks->num_empty_truths + masks->num_empty_predictions > 0) {

@@ -17,6 +17,8 @@ constexpr size_t kMaxEvaluationPoints = 1024;
 constexpr size_t kMaxEvaluatedTasks = 200;
 constexpr size_t kMaxStructures = 200;
 constexpr size_t kMaxNameBytes = 200;
+/// Limit for the metrics of answers. eval.metrics has fewer.
+constexpr size_t kMaxMetrics = 20;
 /// Tasks or structures with curves, as many as tasks with training curves (kMaxTaskCurves). The
 /// others have table rows only.
 constexpr size_t kMaxEvaluationCurves = 12;
@@ -33,6 +35,28 @@ nlohmann::json round_to_significant_digits(double value) {
 
 RunEvaluations::Scores RunEvaluations::parse_scores(const nlohmann::json& values) {
   return {get_number_or_nan(values, "loss"), get_number_or_nan(values, "exact_match"), parse_mask_summary(values).dice};
+}
+
+/// Sets the newest metrics of the answers of all tasks and samples.
+void RunEvaluations::add_metrics(const nlohmann::json& evaluation) {
+  newest_metrics_.clear();
+  const auto add = [this](const std::string& task, const nlohmann::json& scores) {
+    const auto metrics = scores.find("metrics");
+    if (metrics == scores.end() || !metrics->is_object() || newest_metrics_.size() > kMaxEvaluatedTasks) return;
+    TaskMetricValues row{.task = truncate_utf8(task, kMaxNameBytes), .values = {}};
+    for (const auto& [name, value] : metrics->items()) {
+      if (value.is_number() && row.values.size() < kMaxMetrics)
+        row.values[truncate_utf8(name, kMaxNameBytes)] = value.get<double>();
+    }
+    newest_metrics_.push_back(std::move(row));
+  };
+  if (!evaluation.contains("metrics")) return;
+  if (const auto tasks = evaluation.find("tasks"); tasks != evaluation.end() && tasks->is_object()) {
+    for (const auto& [task, scores] : tasks->items()) {
+      if (scores.is_object()) add(task, scores);
+    }
+  }
+  add("", evaluation);
 }
 
 RunEvaluations::MaskSummary RunEvaluations::parse_mask_summary(const nlohmann::json& values) {
@@ -102,6 +126,7 @@ void RunEvaluations::add(int64_t step, const nlohmann::json& line) {
     }
   }
   newest_mask_summary_ = parse_mask_summary(evaluation);
+  add_metrics(evaluation);
   add_structure_scores(evaluation, point);
   const double seconds = get_number_or_nan(evaluation, "seconds");
   if (std::isfinite(seconds)) total_evaluation_seconds_ += seconds;
@@ -210,6 +235,10 @@ nlohmann::json RunEvaluations::to_json() const {
                       {"exact_match", make_list([](const EvaluationPoint& point) { return point.total.exact_match; })},
                       {"tasks", std::move(tasks)}};
   append_masks_json(json);
+  for (const auto& [task, values] : newest_metrics_) {
+    auto& row = json["metrics"].emplace_back(nlohmann::json{{"values", values}});
+    if (!task.empty()) row["name"] = task;
+  }
   return json;
 }
 

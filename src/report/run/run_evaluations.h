@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ class RunEvaluations {
   /// "hausdorff95", "empty_truths", "empty_predictions"} of the newest evaluation, and
   /// "structures": [the same with "name", and for the first of them "dice_curve": […], by
   /// decreasing number of masks].
+  ///
+  /// With metrics of answers: "metrics": [{"name": of the task, "values": {name: number}}, …, {"values":
+  /// of all samples}] of the newest evaluation.
   nlohmann::json to_json() const;
 
  private:
@@ -63,6 +67,13 @@ class RunEvaluations {
     MaskSummary newest_summary{};  // without masks if the newest evaluation lacks the structure
   };
 
+  /// The metrics of a task's answers in the newest evaluation.
+  struct TaskMetricValues {
+    std::string task;  // empty for all samples
+    std::map<std::string, double> values;
+  };
+
+  void add_metrics(const nlohmann::json& evaluation);
   static Scores parse_scores(const nlohmann::json& values);
   static MaskSummary parse_mask_summary(const nlohmann::json& values);
   static nlohmann::json mask_summary_to_json(const MaskSummary& masks);
@@ -74,6 +85,7 @@ class RunEvaluations {
   std::vector<Task> tasks_;
   std::vector<Structure> structures_;
   MaskSummary newest_mask_summary_;
+  std::vector<TaskMetricValues> newest_metrics_;  // all samples last; empty without metrics
   std::vector<EvaluationPoint> evaluation_points_;
   int64_t evaluation_stride_ = 1;  // evaluation_points_ has the evaluations whose number is a multiple of it
   std::optional<EvaluationPoint> best_point_;

@@ -125,6 +125,9 @@ void TensorBoardWriter::add_evaluation(int64_t step, const EvaluationMetrics& ev
   const auto add = [&](const std::string& folder, const EvaluationScore& score) {
     values[folder + "loss"] = score.loss;
     if (score.exact_match) values[folder + "exact_match"] = *score.exact_match;
+    for (const auto& [name, value] : score.metrics) {
+      if (value) values[folder + name] = *value;
+    }
     if (!score.masks) return;
     values[folder + "dice"] = score.masks->dice;
     values[folder + "iou"] = score.masks->iou;

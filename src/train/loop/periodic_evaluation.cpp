@@ -146,6 +146,7 @@ evaluation::EvaluationSettings make_evaluation_settings(const Config& config, co
       .num_workers = config.data.num_workers,
       .generate_answers = config.evaluation.generate_answers,
       .max_new_tokens = config.evaluation.max_new_tokens,
+      .metrics = config.evaluation.metrics,
       .eos_token_ids = models::load_eos_token_ids(config.model.path, *run.processor, config.model.adapter),
       .on_bad_sample = config.data.on_bad_sample};
   if (run.host_plan) settings.prefetch_bytes = run.host_plan->evaluation_prefetch_bytes();

@@ -196,6 +196,7 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
                                         .num_workers = config.data.num_workers,
                                         .generate_answers = config.evaluation.generate_answers,
                                         .max_new_tokens = config.evaluation.max_new_tokens,
+                                        .metrics = config.evaluation.metrics,
                                         .eos_token_ids = find_eos_token_ids(checkpoint, processor, base),
                                         .on_bad_sample = config.data.on_bad_sample}};
   result.settings.batch_size = config.evaluation.batch_size.value_or(result.settings.batch_size);

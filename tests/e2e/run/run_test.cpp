@@ -105,8 +105,9 @@ TEST_F(RunTest, TheResolvedConfigurationMakesTheSameRun) {
 
 TEST_F(RunTest, ACheckpointLoadsInEval) {
   train_well({});
-  const Result result = run({"eval", "--config", "train.yaml", "--checkpoint", "run/checkpoints/step-4", "--device",
-                             "cpu", "--json", "--max-new-tokens", "2", "--answers", "answers.jsonl"});
+  const Result result =
+      run({"eval", "--config", "train.yaml", "--checkpoint", "run/checkpoints/step-4", "--device", "cpu", "--json",
+           "--max-new-tokens", "2", "--answers", "answers.jsonl", "eval.metrics=[anls,cer]"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(split_lines(result.out).size(), 1U) << result.out;
   const auto evaluation = nlohmann::json::parse(result.out);
@@ -117,12 +118,16 @@ TEST_F(RunTest, ACheckpointLoadsInEval) {
   EXPECT_EQ(evaluation["closed"]["samples"].get<int64_t>() + evaluation["open"]["samples"].get<int64_t>(), kRecords);
   EXPECT_TRUE(evaluation["closed"].contains("accuracy"));
   EXPECT_TRUE(evaluation["open"].contains("recall"));
+  for (const char* metric : {"anls", "cer"}) EXPECT_TRUE(evaluation["metrics"][metric].is_number()) << metric;
   const auto answers = step_lines("answers.jsonl");
   EXPECT_EQ(answers.size(), kRecords);
   for (const auto& answer : answers) {
     EXPECT_THAT(answer["question"].get<std::string>(), AllOf(Not(IsEmpty()), Not(HasSubstr("<image>"))));
+    EXPECT_TRUE(answer["metrics"]["anls"].is_number());
+    EXPECT_EQ(answer["prediction"], answer["answer"]) << "the earlier name";
   }
-  const Result again = run({"eval", "--config", "train.yaml", "--checkpoint", "nowhere", "--answers", "answers.jsonl"});
+  const Result again =
+      run({"eval", "--config", "train.yaml", "--checkpoint", "nowhere", "--answers-out", "answers.jsonl"});
   EXPECT_EQ(again.exit_code, 4) << "existing answers are replaced: " << again.err;
 }
 

@@ -367,6 +367,15 @@ TEST_F(PeriodicEvaluationTest, RejectsContradictorySettings) {
                                    HasSubstr("training.best_metric=loss")));
 }
 
+TEST_F(PeriodicEvaluationTest, MetricsOfAnswersAreInTheMetricsFile) {
+  config_.evaluation.metrics.metrics = {evaluation::Metric::kAnls, evaluation::Metric::kCer};
+  run_training();
+  const auto metrics = read_json_lines("metrics.jsonl").back()["evaluation"]["metrics"];
+  EXPECT_EQ(metrics.size(), 2U);
+  EXPECT_TRUE(metrics["anls"].is_number());
+  EXPECT_TRUE(metrics["cer"].is_number());
+}
+
 TEST_F(PeriodicEvaluationTest, NoExactMatchWithoutAnswers) {
   config_.evaluation.generate_answers = false;
   run_training();
