@@ -130,7 +130,7 @@ def choice_cases(source: random.Random) -> list[dict]:
     letters, texts = "ABCDEFGHIb", ["a cat", "Dogs", "the Eiffel Tower", "12 cm", "because it is Blue", "", "전부", "None of them"]
     formats = ["{0}", "({0})", "{0}.", "{0}) {1}", "{0}: {1}", "Answer: {0}", "The answer is {0}", "The best answer is ({0}). {1}", "I pick {0}",
                "{1}", "{0} {1}", "{1} {0}", "**{0}**", "'{0}'", "{0}", "정답은 {0}", "答案是{0}。", "({0}) or ({2})", "{0}, {2}", "Not {0}, so {2}.",
-               "it is option {0} because {1}", "  {0} .  ", "\u0130 answer is {0} {1}", "É{0}", "{0}É", "\n{0}\n{1}"]
+               "it is option {0} because {1}", "({0}) is wrong, {2}", "{0}: no. The answer is {2} or {1}", "  {0} .  ", "\u0130 answer is {0} {1}", "É{0}", "{0}É", "\n{0}\n{1}"]
     cases = []
     for _ in range(PAIRS):
         answer = source.choice(formats).format(source.choice(letters), source.choice(texts), source.choice(letters))

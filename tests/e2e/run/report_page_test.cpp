@@ -155,6 +155,8 @@ TEST_F(ReportPageTest, ShowsARunThatOverfits) {
   report::StepMetrics last = RunFolder::example_step(201, 400);
   last.evaluation = RunFolder::example_evaluation(0.9);
   last.evaluation->tasks["<img src=x onerror=alert(1)>"] = {.loss = 2, .label_tokens = 1, .samples = 1};
+  last.evaluation->tasks["<img src=x onerror=alert(1)>"].metrics = {{"anls", 0.25}, {"wer", std::nullopt}};
+  last.evaluation->total.metrics = {{"anls", 0.5}, {"wer", 1.5}};
   last.tasks["<img src=x onerror=alert(1)>"] = {.loss = 2, .label_tokens = 1, .samples = 1};
   last.tasks["read"].weight = 1.25;
   run.append("metrics.jsonl", last.to_json_line() + "\n");
@@ -172,6 +174,9 @@ TEST_F(ReportPageTest, ShowsARunThatOverfits) {
                 HasSubstr("<b>Best at step 100</b>: validation loss 0.7000, exact match 25 %; the newest, at "
                           "step 201, 1.1000, 45 %"));
     EXPECT_THAT(read_value(dom, "at-the-end"), HasSubstr("validation loss: 1.1000 at step 201"));
+    EXPECT_THAT(section(dom, "metrics"),
+                HasSubstr("<td>&lt;img src=x onerror=alert(1)&gt;</td><td>0.2500</td><td>–</td>"));
+    EXPECT_THAT(section(dom, "metrics"), HasSubstr("<td>all</td><td>0.5000</td><td>1.5000</td>"));
     EXPECT_THAT(section(dom, "epochs"), testing::ContainsRegex("<td>1</td><td>1 – 100</td><td>[0-9.]+</td><td><span "
                                                                "class=\"best\">0.7000</span></td><td>25 %</td>"));
     EXPECT_THAT(section(dom, "tasks"), HasSubstr("&lt;img src=x"));
