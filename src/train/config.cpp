@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ranges>
 
 #include "train/equivalent_options.h"
 #include "vlmtrain/base/error.h"
@@ -93,6 +92,13 @@ void declare_options(OptionTable& table, LoraOptions& options) {
 const std::vector<std::pair<std::string, BestMetric>> kBestMetrics{
     {"loss", BestMetric::kLoss}, {"exact_match", BestMetric::kExactMatch}, {"dice", BestMetric::kDice}};
 
+/// Returns "anls, cer, …".
+std::string join_metric_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, metric] : evaluation::get_metric_names()) names.push_back(name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 nlohmann::ordered_json metrics_to_json(const std::vector<evaluation::Metric>& metrics) {
   auto names = nlohmann::ordered_json::array();
   for (const evaluation::Metric metric : metrics) names.push_back(evaluation::to_string(metric));
@@ -110,8 +116,7 @@ std::optional<std::string> parse_metrics(const nlohmann::ordered_json& names,
     const std::string name = item.is_string() ? item.get<std::string>() : item.dump();
     const auto entry = std::ranges::find(known_names, name, &std::pair<std::string, evaluation::Metric>::first);
     if (entry == known_names.end()) {
-      return fmt::format("must be a list of {}, not {}", fmt::join(known_names | std::views::keys, ", "),
-                         make_excerpt(name));
+      return fmt::format("must be a list of {}, not {}", join_metric_names(), make_excerpt(name));
     }
     if (std::ranges::find(parsed_metrics, entry->second) != parsed_metrics.end())
       return fmt::format("has {} twice; remove one", entry->first);
@@ -153,7 +158,7 @@ void declare_options(OptionTable& table, EvaluationOptions& options) {
       [&options](const nlohmann::ordered_json& names) { return parse_metrics(names, options.metrics.metrics); },
       fmt::format("Metrics that compare the generated answers with the expected ones, in evaluations during training "
                   "and in `vlmtrain eval`: {}.",
-                  fmt::join(evaluation::get_metric_names() | std::views::keys, ", ")));
+                  join_metric_names()));
   table.add("eval.numeric_tolerance", options.metrics.numeric_tolerance,
             "Largest difference of a correct number by the metric `numeric`, relative to the expected number; absolute "
             "if the expected number is 0.",
