@@ -187,7 +187,9 @@ std::vector<ControlGroupFolder> find_control_groups(const std::filesystem::path&
     if (first == std::string::npos || second == std::string::npos) continue;
     const auto path = std::filesystem::path(line.substr(second + 1)).relative_path();
     if (line.starts_with("0::")) add_control_groups(groups, root / "sys/fs/cgroup", path, /*is_cgroup_v2=*/true);
-    std::istringstream controller_stream(line.substr(first + 1, second - first - 1));
+    // Not a temporary: that constructor needs a newer libstdc++ than the portable build may.
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    std::istringstream controller_stream(controllers);
     for (std::string name; std::getline(controller_stream, name, ',');) {
       if (name == controller) add_control_groups(groups, root / "sys/fs/cgroup" / name, path, /*is_cgroup_v2=*/false);
     }

@@ -43,15 +43,6 @@ JsonMediaType classify_media_path(std::string_view path) {
   return has_extension(path, kVideoExtensions) ? JsonMediaType::kVideo : JsonMediaType::kNone;
 }
 
-/// Returns true for the signatures of JPEG, PNG, GIF, BMP and WebP.
-bool has_image_signature(const RecordJson::binary_t& bytes) {
-  constexpr size_t kMaxSignatureBytes = 12;  // size of the longest one: "RIFF", four bytes of length, "WEBP"
-  const std::string signature(bytes.begin(),
-                              bytes.begin() + static_cast<std::ptrdiff_t>(std::min(bytes.size(), kMaxSignatureBytes)));
-  return signature.starts_with("\xff\xd8\xff") || signature.starts_with("\x89PNG") || signature.starts_with("GIF8") ||
-         signature.starts_with("BM") || (signature.starts_with("RIFF") && signature.ends_with("WEBP"));
-}
-
 JsonMediaType classify_media_object(const RecordJson& value) {
   const auto path = value.find("path");
   const auto bytes = value.find("bytes");
@@ -62,10 +53,25 @@ JsonMediaType classify_media_object(const RecordJson& value) {
   if (path_media_type != JsonMediaType::kNone || !has_bytes) return path_media_type;
   if (has_path && has_extension(path->get_ref<const std::string&>(), kAudioExtensions)) return JsonMediaType::kNone;
   // If records are read without the bytes of media, the bytes are empty and have no signature.
-  return path != value.end() || has_image_signature(bytes->get_binary()) ? JsonMediaType::kImage : JsonMediaType::kNone;
+  return path != value.end() || has_image_signature({reinterpret_cast<const char*>(bytes->get_binary().data()),
+                                                     bytes->get_binary().size()})
+             ? JsonMediaType::kImage
+             : JsonMediaType::kNone;
 }
 
 }  // namespace
+
+bool has_image_signature(std::string_view bytes) {
+  using namespace std::string_view_literals;
+  constexpr std::array kSignatures = {"\xff\xd8\xff"sv, "\x89PNG"sv, "GIF8"sv, "BM"sv, "II*\0"sv, "MM\0*"sv};
+  constexpr std::array kHeifBrands = {"heic"sv, "heix"sv, "mif1"sv, "msf1"sv, "avif"sv, "avis"sv};
+  // "RIFF" and "ftyp" are followed or preceded by four bytes of length, then the type.
+  const std::string_view type = bytes.substr(std::min<size_t>(bytes.size(), 8)).substr(0, 4);
+  if (bytes.starts_with("RIFF")) return type == "WEBP";
+  if (bytes.substr(std::min<size_t>(bytes.size(), 4)).starts_with("ftyp"))
+    return std::ranges::find(kHeifBrands, type) != kHeifBrands.end();
+  return std::ranges::any_of(kSignatures, [&](std::string_view signature) { return bytes.starts_with(signature); });
+}
 
 bool has_video_extension(std::string_view path) {
   return has_extension(path, kVideoExtensions);

@@ -34,6 +34,9 @@ std::optional<bool> parse_switch(const RecordJson& value);
 /// blank. Table formats fill missing fields with them.
 bool is_blank(const RecordJson& value);
 
+/// Returns true for the beginning of a JPEG, PNG, WebP, TIFF, HEIC, AVIF, GIF or BMP file.
+bool has_image_signature(std::string_view bytes);
+
 /// Returns true for a path with the extension of a video file.
 bool has_video_extension(std::string_view path);
 

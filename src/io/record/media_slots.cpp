@@ -28,16 +28,11 @@ std::string format_media_count(const MediaKind& kind, size_t count) {
   return pluralize(static_cast<int64_t>(count), std::string(kind.name).c_str());
 }
 
-/// Returns true for an image by its extension, or by the signature of JPEG, PNG or WebP.
+/// Returns true for an image by its extension or its signature.
 bool is_image_value(const RecordJson& value) {
   const auto media_ref = parse_media_ref(value);
   if (!media_ref) return false;
-  if (media_ref->bytes) {
-    // 12 is the size of the longest signature: "RIFF", four bytes of length, "WEBP".
-    const std::string_view prefix = std::string_view(*media_ref->bytes).substr(0, 12);
-    return prefix.starts_with("\xff\xd8\xff") || prefix.starts_with("\x89PNG") ||
-           (prefix.starts_with("RIFF") && prefix.ends_with("WEBP"));
-  }
+  if (media_ref->bytes) return has_image_signature(*media_ref->bytes);
   return has_image_extension(media_ref->path);
 }
 

@@ -39,7 +39,8 @@ GpuDescription describe_gpu(at::Device device) {
 }
 
 std::vector<std::string> get_command_line() {
-  std::istringstream text(read_content("/proc/self/cmdline"));
+  const std::string content = read_content("/proc/self/cmdline");
+  std::istringstream text(content);
   std::vector<std::string> arguments;
   for (std::string word; std::getline(text, word, '\0');) arguments.push_back(word);
   return arguments;
