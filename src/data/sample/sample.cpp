@@ -32,9 +32,10 @@ Sample make_checked_sample(const SampleProcessor& processor, const io::Record& r
   Sample sample = make();
   VLMTRAIN_CHECK(sample.index == index, "sample {} was returned as sample {}", index, sample.index);
   if (sample.label_tokens() == 0) {
-    throw SampleError("no label tokens",
-                      fmt::format("sample {} ({}) has no label tokens; give it a non-empty assistant turn", record.id,
-                                  record.location));
+    throw SampleError(
+        "no label tokens",
+        fmt::format("sample {} ({}) has no label tokens; give it a non-empty assistant turn that is learned", record.id,
+                    record.location));
   }
   sample.notices.insert(sample.notices.begin(), record.notices.begin(), record.notices.end());
   if (const auto limit = processor.position_limit()) add_position_limit_notice(*limit, sample);
