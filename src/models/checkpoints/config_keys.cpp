@@ -35,7 +35,7 @@ constexpr std::array<std::string_view, 42> kTopLevelKeys{
     "vision_token_id", "image_seq_length", "tokenizer_model_max_length"};
 
 /// Keys read in the settings of a text model: text_config, or the top level without it.
-constexpr std::array<std::string_view, 36> kTextKeys{"attention_bias",
+constexpr std::array<std::string_view, 37> kTextKeys{"attention_bias",
                                                      "attention_dropout",
                                                      "attn_logit_softcapping",
                                                      "final_logit_softcapping",
@@ -50,6 +50,7 @@ constexpr std::array<std::string_view, 36> kTextKeys{"attention_bias",
                                                      "mlp_bias",
                                                      "model_type",
                                                      "n_routed_experts",
+                                                     "no_rope_layer_interval",
                                                      "num_attention_heads",
                                                      "num_experts",
                                                      "num_hidden_layers",
@@ -256,12 +257,17 @@ bool is_neutral_value(const json& value, double neutral_value) {
   return value.is_array() && std::ranges::all_of(value, [&](const json& item) { return item == neutral_value; });
 }
 
+/// Returns whether the text model of `section` follows the setting `name` of kUnsupportedSettings.
+bool is_read_setting(const json& section, std::string_view name) {
+  return name == "no_rope_layers" && section.value("model_type", json()) == "smollm3";
+}
+
 /// Throws UserError (kBadData) if `section` has one of kUnsupportedSettings with another value than
 /// the neutral one.
 void reject_unsupported_settings(const json& section, const std::string& source) {
   for (const auto& [name, neutral_value] : kUnsupportedSettings) {
     const auto it = section.find(name);
-    if (it == section.end() || is_neutral_value(*it, neutral_value)) continue;
+    if (it == section.end() || is_neutral_value(*it, neutral_value) || is_read_setting(section, name)) continue;
     throw data_error(
         "{}: {} is {}, which changes the model's results and is not supported; use a checkpoint without it", source,
         name, io::make_json_excerpt(*it));

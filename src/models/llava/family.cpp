@@ -70,6 +70,8 @@ std::string_view choose_fallback_template(const LlamaConfig& text) {
     case TextModelType::kQwen2:
     case TextModelType::kQwen3:
       return "llava_qwen";
+    case TextModelType::kSmolLm3:
+      return "chatml";
   }
   throw InternalError("unknown text model");
 }

@@ -3,7 +3,9 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/index_copy.h>
+#include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -27,11 +29,23 @@ LlamaConfig get_transformers_defaults(const std::string& type, const std::string
     return {.type = TextModelType::kQwen2, .vocab_size = 151936, .intermediate_size = 22016, .qkv_bias = true};
   if (type == "qwen3")
     return {.type = TextModelType::kQwen3, .vocab_size = 151936, .intermediate_size = 22016, .qk_norm = true};
-  throw data_error("{}: text model {} is not supported; supported are llama, mistral, qwen2 and qwen3", source, type);
+  if (type == "smollm3") {
+    return {.type = TextModelType::kSmolLm3,
+            .vocab_size = 128256,
+            .max_positions = 32768,
+            .hidden_size = 2048,
+            .num_layers = 36,
+            .num_heads = 16,
+            .num_key_value_heads = 4,
+            .rope = {.theta = 2e6},
+            .tie_word_embeddings = true};
+  }
+  throw data_error("{}: text model {} is not supported; supported are llama, mistral, qwen2, qwen3 and smollm3", source,
+                   type);
 }
 
-/// Returns the sliding window. For Mistral it is a number or null. For Qwen it applies only with
-/// `use_sliding_window`, and only from block `max_window_layers` on.
+/// Returns the sliding window. For Mistral it is a number or null. For Qwen and SmolLM3 it applies
+/// only with `use_sliding_window`; for Qwen only from block `max_window_layers` on.
 std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std::string& type,
                                            const LlamaConfig& config, const std::string& source) {
   if (type == "mistral") {
@@ -41,21 +55,40 @@ std::optional<int64_t> read_sliding_window(const nlohmann::json& json, const std
   }
   // Implausible values are errors even in unused keys.
   read_size(json, "sliding_window", 1, kMaxPositions, source);
-  if ((type == "qwen2" || type == "qwen3") && io::get_or<bool>(json, "use_sliding_window", false, source) &&
-      io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.num_layers) {
+  const bool is_qwen = type == "qwen2" || type == "qwen3";
+  if ((is_qwen || type == "smollm3") && io::get_or<bool>(json, "use_sliding_window", false, source) &&
+      (!is_qwen || io::get_or<int64_t>(json, "max_window_layers", 28, source) < config.num_layers)) {
     throw data_error("{}: use_sliding_window is not supported in a {} text model; set it to false", source, type);
   }
   return std::nullopt;
 }
 
-/// Throws UserError for layer_types with sliding attention, since transformers' Qwen classes apply
-/// a window to these blocks.
+/// Throws UserError for layer_types with sliding attention, since transformers' Qwen and SmolLM3
+/// classes apply a window to these blocks.
 void reject_sliding_window_layers(const nlohmann::json& json, const std::string& type, const std::string& source) {
-  if (type != "qwen2" && type != "qwen3") return;
+  if (type != "qwen2" && type != "qwen3" && type != "smollm3") return;
   for (const auto& layer : json.value("layer_types", nlohmann::json::array())) {
     if (layer == "full_attention") continue;
     throw data_error("{}: layer_types has {}; only full_attention is supported", source, io::make_json_excerpt(layer));
   }
+}
+
+/// Returns for each block of SmolLM3 whether it applies RoPE: the 0 and 1 of `no_rope_layers`, which
+/// are 1 for blocks with RoPE. Without that key, every `no_rope_layer_interval`-th block has none.
+std::vector<bool> read_uses_rope(const nlohmann::json& json, int64_t num_layers, const std::string& source) {
+  const int64_t interval = read_size(json, "no_rope_layer_interval", 4, kMaxBlocks, source);
+  const auto layers = io::get_or<std::vector<int64_t>>(json, "no_rope_layers", {}, source);
+  std::vector<bool> uses_rope;
+  if (layers.empty()) {
+    for (int64_t i = 0; i < num_layers; ++i) uses_rope.push_back((i + 1) % interval != 0);
+    return uses_rope;
+  }
+  if (std::ssize(layers) < num_layers) {
+    throw data_error("{}: no_rope_layers has {} entries, but num_hidden_layers is {}", source, layers.size(),
+                     num_layers);
+  }
+  for (int64_t i = 0; i < num_layers; ++i) uses_rope.push_back(layers[static_cast<size_t>(i)] != 0);
+  return uses_rope;
 }
 
 /// Throws UserError for mixture-of-experts keys; such feed-forward layers are not supported.
@@ -99,20 +132,26 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   }
   config.rms_norm_eps = read_number(json, "rms_norm_eps", config.rms_norm_eps, kNormEpsRange, source);
   config.max_positions = read_size(json, "max_position_embeddings", config.max_positions, kMaxPositions, source);
-  config.rope = RopeConfig::from_json(json, source);
+  config.rope = RopeConfig::from_json(json, source, config.rope.theta);
+  if (type == "smollm3") config.uses_rope = read_uses_rope(json, config.num_layers, source);
   config.sliding_window = read_sliding_window(json, type, config, source);
   reject_sliding_window_layers(json, type, source);
-  if (type == "llama" || type == "qwen3") {
+  const bool has_mlp_bias_key = type == "llama" || type == "smollm3";
+  if (has_mlp_bias_key || type == "qwen3") {
     config.qkv_bias = config.attention_output_bias = io::get_or<bool>(json, "attention_bias", false, source);
   }
-  if (type == "llama") config.mlp_bias = io::get_or<bool>(json, "mlp_bias", false, source);
-  config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
+  if (has_mlp_bias_key) config.mlp_bias = io::get_or<bool>(json, "mlp_bias", false, source);
+  config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", config.tie_word_embeddings, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "silu", source);
   if (activation != "silu") {
     throw data_error("{}: hidden_act {} is not supported in a {} text model; it must be silu", source, activation,
                      type);
   }
   return config;
+}
+
+bool LlamaConfig::has_blocks_without_rope() const {
+  return std::ranges::find(uses_rope, false) != uses_rope.end();
 }
 
 double LlamaConfig::num_parameters() const {
@@ -195,11 +234,18 @@ ModelOutput LlamaModel::operator()(const data::MicroBatch& batch, const ImageFea
                                    nn::KeyValueCache* cache) const {
   const at::Tensor embeddings = embed(batch, image_features.features);
   const LlamaForwardContext context{batch.segments, make_rotary_table(batch.position_ids), config_.sliding_window};
+  // Position 0 rotates by nothing, so blocks without RoPE have a table of zeros as positions.
+  const auto unrotated_table = config_.has_blocks_without_rope()
+                                   ? std::optional(nn::RotaryTable::from_positions(at::zeros_like(batch.position_ids),
+                                                                                   rotary_frequencies_, /*scale=*/1))
+                                   : std::nullopt;
   if (cache != nullptr) cache->begin_forward(batch.segments, config_.sliding_window);
   const auto make_context = [&](int64_t block) {
     LlamaForwardContext block_context = context;
     block_context.cache = cache;
     block_context.block = block;
+    if (unrotated_table && !config_.uses_rope[static_cast<size_t>(block)])
+      block_context.rotary_table = *unrotated_table;
     return block_context;
   };
   HiddenStateOptions options{.output_block_indices = request.text_block_indices};

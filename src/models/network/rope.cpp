@@ -99,9 +99,9 @@ at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
 
 }  // namespace
 
-RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string& source) {
+RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string& source, double default_theta) {
   RopeConfig result;
-  result.theta = read_number(config, "rope_theta", result.theta, kRopeThetaRange, source);
+  result.theta = read_number(config, "rope_theta", default_theta, kRopeThetaRange, source);
   // transformers prefers the older key if both exist.
   const nlohmann::json scaling = get_section(config, "rope_scaling", source);
   const nlohmann::json parameters = get_section(config, "rope_parameters", source);

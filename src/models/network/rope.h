@@ -20,8 +20,11 @@ enum class RopeType {
 
 /// The configuration of a text model's rotary position embedding.
 struct RopeConfig {
+  /// transformers' rope_theta of most text models.
+  static constexpr double kDefaultTheta = 10000.0;
+
   RopeType type = RopeType::kDefault;
-  double theta = 10000.0;
+  double theta = kDefaultTheta;
   double factor = 1;                                 ///< linear, llama3 and yarn: extension of the context
   double original_max_positions = 0;                 ///< llama3 and yarn: context length of pretraining, in tokens
   double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3: bounds of the transition
@@ -40,8 +43,9 @@ struct RopeConfig {
 
   /// Reads `rope_parameters` (transformers 5), or `rope_scaling` and `rope_theta` (transformers 4)
   /// of a text config. Throws UserError (kBadData) for other types, such as `dynamic`. `source`
-  /// names the file in errors.
-  static RopeConfig from_json(const nlohmann::json& text_config, const std::string& source);
+  /// names the file in errors. `default_theta` applies if the config has no rope_theta.
+  static RopeConfig from_json(const nlohmann::json& text_config, const std::string& source,
+                              double default_theta = kDefaultTheta);
 
   /// Returns the frequencies, fp32 [head_dim / 2] on the CPU, rounded as in transformers.
   at::Tensor compute_frequencies(int64_t head_dim) const;
