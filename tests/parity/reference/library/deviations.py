@@ -42,7 +42,7 @@ HEADER = """# Expected results
 Written by `../reference/make_reference.py` (its head says what the files hold); do not edit. The tests need neither Python nor
 a network. To make them again: a virtual environment with `../reference/requirements.txt`, then `python make_reference.py`.
 The cases `llava_*` are made by `python make_llava_reference.py`, `nanovlm_*` by `python make_nanovlm_reference.py`, `qwen2*` by
-`python make_qwen_reference.py`, `internvl*` by `python make_internvl_reference.py`, `smolvlm_video` by `python make_smolvlm_video_reference.py`; their `case.json` says under `deviation` how far float32 is from float64.
+`python make_qwen_reference.py`, `internvl*` by `python make_internvl_reference.py`, `smolvlm_video` by `python make_smolvlm_video_reference.py`, `*_text` by `python make_text_reference.py`; their `case.json` says under `deviation` how far float32 is from float64.
 
 Large gradients, parameters and logits are stored in part, with projections of the whole (`../reference/library/thin.py`). The tests hold the
 stored elements one by one, and the others by the projections (`../stored_tensor.h`).

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
-from transformers import AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.internvl.modeling_internvl import InternVLVisionRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
@@ -18,12 +18,14 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRMSNorm
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRMSNorm
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm
+from transformers.models.smollm3.modeling_smollm3 import SmolLM3RMSNorm
 
 # Those that compute in float32 whatever the type of their input.
 NORMS = (
     LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm, Qwen3RMSNorm, Qwen3VLTextRMSNorm,
-    InternVLVisionRMSNorm,
+    InternVLVisionRMSNorm, SmolLM3RMSNorm,
 )
+TEXT_MODEL_TYPES = ("gemma3_text", "llama", "qwen3", "smollm3")
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
 MAX_GRAD_NORM = 1.0
@@ -64,7 +66,8 @@ def in_float64(model):
 
 
 def load(checkpoint, dtype, attention="sdpa"):
-    model, info = AutoModelForImageTextToText.from_pretrained(
+    is_text_model = AutoConfig.from_pretrained(checkpoint).model_type in TEXT_MODEL_TYPES
+    model, info = (AutoModelForCausalLM if is_text_model else AutoModelForImageTextToText).from_pretrained(
         checkpoint, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
     )
     problems = {key: value for key, value in info.items() if value}
