@@ -94,6 +94,9 @@ const Family& find_family(const nlohmann::json& config, const std::filesystem::p
 namespace brain_llava {
 Family make_family();
 }
+namespace causal_lm {
+Family make_family();
+}
 namespace gemma3 {
 Family make_family();
 }

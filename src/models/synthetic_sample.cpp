@@ -37,6 +37,10 @@ MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
   const bool supports_volumes = family.compute_volume_sample_shape != nullptr;
   MediaCounts counts{.images = sample.images.value_or(supports_images ? 1 : 0),
                      .volumes = sample.volumes.value_or(supports_volumes && !supports_images ? 1 : 0)};
+  if (counts.images != 0 && !supports_images && !supports_volumes) {
+    throw usage_error("a sample of {}: this model has no vision tower; omit --images, or give 0",
+                      format_count(counts.images, "image"));
+  }
   if (counts.images > 0 && !supports_images) {
     throw usage_error("a sample of {}: {} supports only volumes; give --volumes {} instead",
                       format_count(counts.images, "image"), family.model_types.front(), counts.images);
@@ -113,6 +117,8 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
   const Family& family = find_family(config, folder);
   const MediaCounts counts = count_media(sample, family);
   check_sample(sample, counts);
+  // Reads all sizes in config.json, also for a sample without media.
+  rethrow_json_errors(folder, [&] { return family.get_context_length(config, folder); });
   data::SampleShape shape;
   if (counts.images > 0) {
     const image::ImageSize size{.height = sample.image_height, .width = sample.image_width};

@@ -302,5 +302,23 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedGemma,
                                          SizedPreset{"gemma-3-12b", 12'187'325'040},
                                          SizedPreset{"gemma-3-27b", 27'432'406'640}),
                          [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
+
+class PublishedTextModel : public testing::TestWithParam<SizedPreset> {};
+
+TEST_P(PublishedTextModel, HasPublishedSizeAndNoImages) {
+  const parity::TemporaryFolder folder;
+  write_preset_config(GetParam().name, folder.path());
+  const auto model = build_model(folder.path(), at::kMeta, at::kBFloat16);
+  EXPECT_EQ(model->parameters().count_elements(), GetParam().parameters);
+  EXPECT_EQ(model->num_vision_blocks(), 0);
+  const auto shape = compute_sample_shape(folder.path(), {.text_tokens = 2000});
+  EXPECT_EQ(shape.tokens, 2000);
+  EXPECT_EQ(shape.num_media, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hub, PublishedTextModel,
+                         testing::Values(SizedPreset{"qwen3-0.6b", 596'049'920},
+                                         SizedPreset{"smollm2-135m", 134'515'008}),
+                         [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 }  // namespace
 }  // namespace vlmtrain::models

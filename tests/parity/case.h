@@ -46,7 +46,11 @@ inline std::vector<std::string> case_names() {
           "gemma3_published",
           "gemma3_saved",
           "gemma3_crops",
-          "gemma3_words"};
+          "gemma3_words",
+          "qwen3_text",
+          "llama_text",
+          "gemma3_text",
+          "smollm3_text"};
 }
 
 /// Returns the source folder. VLMTRAIN_SOURCE_DIR in the environment overrides it, for a program

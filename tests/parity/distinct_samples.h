@@ -39,8 +39,8 @@ inline io::Record repeat_answer(io::Record record, int num_repeats) {
   return record;
 }
 
-/// Returns at least five distinct samples, one of them without media and one with media: those of
-/// the records, and further ones derived from them.
+/// Returns at least five distinct samples, one of them without media and, unless no record has any,
+/// one with media: those of the records, and further ones derived from them.
 inline std::vector<data::Sample> make_distinct_samples(const data::SampleProcessor& processor,
                                                        std::vector<io::Record> records) {
   const auto original_records = records;

@@ -22,6 +22,10 @@ using testing::HasSubstr;
 /// docs/soundness.md lists the other tests that stem from such reports.
 class ReportedFaults : public testing::TestWithParam<std::string> {
  protected:
+  void SetUp() override {
+    if (!preset_.takes_media()) GTEST_SKIP() << "the family has no vision tower";
+  }
+
   /// Returns the error message; empty without an error.
   std::string get_error(const io::Record& record) const {
     try {

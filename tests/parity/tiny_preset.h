@@ -58,9 +58,14 @@ class TinyPreset {
     return models::find_family(io::read_json(checkpoint() / "config.json"), checkpoint());
   }
 
+  /// Returns whether the family takes images or volumes.
+  bool takes_media() const {
+    return family().compute_image_sample_shape != nullptr || family().compute_volume_sample_shape != nullptr;
+  }
+
   std::vector<io::Record> records() const {
     auto records = nlohmann::json::array({make_record("words", "", "Is there a fracture?", "No, there is none.")});
-    add_media(records);
+    if (takes_media()) add_media(records);
     if (family().compute_video_sample_shape != nullptr) {
       const auto video = make_record("video", "<video>\n", "What moves?", "A ball, from left to right.");
       records.push_back(set_field(video, "video", write_frames("ball", 0.4)));

@@ -62,7 +62,7 @@ bool get_config_flag(const Json& config, const char* key, bool fallback) {
 template <class Json>
 bool is_tied_in_transformers(const Json& config) {
   // InternVL has no default: without the key the weights decide, also in transformers.
-  constexpr std::array<std::string_view, 1> kModelTypesTiedByDefault{"gemma3"};
+  constexpr std::array<std::string_view, 3> kModelTypesTiedByDefault{"gemma3", "gemma3_text", "smollm3"};
   // Model types whose transformers class ignores the key in text_config.
   constexpr std::array<std::string_view, 4> kModelTypesIgnoringTextConfigTying{"qwen3_vl", "idefics3", "smolvlm",
                                                                                "gemma3"};

@@ -99,12 +99,7 @@ Family make_family() {
           .compute_image_sample_shape = compute_image_sample_shape,
           .get_context_length = get_context_length,
           .num_parameters = num_parameters,
-          .unsupported_model_types = {
-              {"gemma3_text",
-               "Gemma 3's text model without a vision tower (1B, 270M); use a checkpoint of 4B, 12B "
-               "or 27B, whose model_type is gemma3"},
-              {"gemma3n", kDifferentModelReason},
-              {"gemma4", kDifferentModelReason}}};
+          .unsupported_model_types = {{"gemma3n", kDifferentModelReason}, {"gemma4", kDifferentModelReason}}};
 }
 
 }  // namespace vlmtrain::models::gemma3

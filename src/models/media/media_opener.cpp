@@ -33,6 +33,7 @@ std::string repeat_placeholders(std::string_view text, std::span<const int64_t> 
 }  // namespace
 
 void MediaOpener::check_supported_media(const io::Record& record) const {
+  if (!readers_.images && !readers_.videos && !readers_.volumes) return reject_media(record);
   if (!record.videos.empty() && !readers_.videos) {
     throw data::SampleError("unsupported video",
                             fmt::format("sample {} has a video ({}), which this model family does not support; drop "
@@ -40,6 +41,17 @@ void MediaOpener::check_supported_media(const io::Record& record) const {
                                         record.id, make_excerpt(record.videos.front().path)));
   }
   check_volumes(record);
+}
+
+void MediaOpener::reject_media(const io::Record& record) {
+  const auto reject = [&](const char* noun, const io::MediaRef& medium) {
+    throw data::SampleError(fmt::format("unsupported {}", noun),
+                            fmt::format("sample {} has media ({} {}), but this model has no vision tower; drop the "
+                                        "sample or use a vision-language model",
+                                        record.id, noun, make_excerpt(medium.path)));
+  };
+  if (!record.images.empty()) reject(record.images.front().is_volume ? "volume" : "image", record.images.front());
+  if (!record.videos.empty()) reject("video", record.videos.front());
 }
 
 void MediaOpener::check_volumes(const io::Record& record) const {
@@ -134,7 +146,6 @@ std::vector<MediaOpener::MediumSource> MediaOpener::find_sources(const io::Recor
 
 MediaList MediaOpener::open(const io::Record& record, const text::RenderedChat& chat,
                             std::string_view template_name) const {
-  check_supported_media(record);
   MediaList media;
   std::shared_ptr<SlicedVolume> volume;  // of the last slice
   for (const MediumSource& source : find_sources(record, chat, template_name)) {

@@ -25,13 +25,16 @@ class MediaOpener {
   MediaOpener(MediaReaders readers, data::VolumeOptions volume_settings, std::optional<int64_t> max_images)
       : readers_(std::move(readers)), volume_settings_(std::move(volume_settings)), max_images_(max_images) {}
 
+  /// Throws for media that the family or the settings do not allow.
+  void check_supported_media(const io::Record& record) const;
+
   /// Returns the record's turns, with a placeholder for each slice of a volume that is used as
   /// images.
   std::vector<text::Turn> expand_slice_placeholders(const io::Record& record) const;
 
   /// Opens the media of a rendered chat and reads their headers. The record must outlive the
-  /// result. `template_name` is for messages. Throws for media that the family or the settings do
-  /// not allow, that the chat lacks, or that cannot be read.
+  /// result. `template_name` is for messages. Throws for media that the chat lacks or that cannot
+  /// be read. REQUIRES: check_supported_media() has returned.
   MediaList open(const io::Record& record, const text::RenderedChat& chat, std::string_view template_name) const;
 
  private:
@@ -43,7 +46,8 @@ class MediaOpener {
   };
 
   bool uses_volume_slices() const { return volume_settings_.input_form == data::VolumeInputForm::kSlices; }
-  void check_supported_media(const io::Record& record) const;
+  /// Throws for any media. For models without a vision tower.
+  static void reject_media(const io::Record& record);
   void check_volumes(const io::Record& record) const;
   void check_num_images(const io::Record& record, const std::vector<int64_t>& images_per_placeholder) const;
   /// Returns the number of images that each image placeholder stands for: 1, or the number of

@@ -86,6 +86,7 @@ text::RenderedChat ConversationProcessor::render(const io::Record& record, bool 
 }
 
 ConversationProcessor::OpenedRecord ConversationProcessor::open(const io::Record& record, bool as_prompt) const {
+  opener_.check_supported_media(record);  // before the template, which may reject the placeholders of such media
   OpenedRecord opened{.chat = render(record, as_prompt), .media = {}, .layout = {}};
   opened.media = opener_.open(record, opened.chat, chat_template().source().name);
   if (masks_) MaskTargets::check_media(record, opened.media);

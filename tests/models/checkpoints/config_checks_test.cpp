@@ -97,6 +97,11 @@ INSTANTIATE_TEST_SUITE_P(Families, InvalidSizes,
                              {"gemma-3-tiny", "/text_config/num_key_value_heads"},
                              {"gemma-3-tiny", "/vision_config/num_hidden_layers"},
                              {"gemma-3-tiny", "/mm_tokens_per_image"},
+                             {"qwen3-tiny", "/num_hidden_layers"},
+                             {"qwen3-tiny", "/head_dim"},
+                             {"qwen3-tiny", "/vocab_size"},
+                             {"gemma-3-text-tiny", "/num_hidden_layers"},
+                             {"gemma-3-text-tiny", "/hidden_size"},
                          }));
 
 struct InvalidValues {

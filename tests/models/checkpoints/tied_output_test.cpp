@@ -99,6 +99,9 @@ INSTANTIATE_TEST_SUITE_P(
         TiedCase{"gemma3_published", "language_model.model.embed_tokens.weight", "language_model.lm_head.weight"},
         TiedCase{"internvl3_5_mixed", "model.language_model.embed_tokens.weight", "lm_head.weight"},
         TiedCase{"llava_siglip_qwen2", "language_model.model.embed_tokens.weight", "language_model.lm_head.weight"},
+        TiedCase{"qwen3_text", "model.embed_tokens.weight", "lm_head.weight"},
+        TiedCase{"gemma3_text", "model.embed_tokens.weight", "lm_head.weight"},
+        TiedCase{"smollm3_text", "model.embed_tokens.weight", "lm_head.weight"},
         TiedCase{"nanovlm_tiles", "decoder.token_embedding.weight", "decoder.head.weight"}),
     [](const auto& instance) { return std::string(instance.param.name); });
 
@@ -117,7 +120,8 @@ TEST_P(TiedOutputTest, OutputWithoutEmbeddingIsRefused) {
 }
 
 TEST(TiedOutput, UntiedConfigKeepsItsOutput) {
-  for (const char* name : {"text_only", "qwen3_vl_mixed", "internvl3_tiles", "gemma3_saved", "nanovlm_untied"}) {
+  for (const char* name :
+       {"text_only", "qwen3_vl_mixed", "internvl3_tiles", "gemma3_saved", "nanovlm_untied", "llama_text"}) {
     const CheckpointCopy copy(name);
     EXPECT_FALSE(has_tied_output(*build_model(copy.path(), at::kMeta, at::kFloat))) << name;
     EXPECT_THAT(list_checkpoint_warnings(copy.path()), IsEmpty()) << name;
