@@ -39,6 +39,12 @@ bool predicts_masks(const std::filesystem::path& folder) {
   return find_family(read_model_config(folder), folder).get_mask_side != nullptr;
 }
 
+bool takes_media(const std::filesystem::path& folder) {
+  const Family& family = find_family(read_model_config(folder), folder);
+  return family.compute_image_sample_shape != nullptr || family.compute_video_sample_shape != nullptr ||
+         family.compute_volume_sample_shape != nullptr;
+}
+
 std::vector<std::string> get_default_modules_to_save(const std::filesystem::path& folder, const FrozenParts& frozen) {
   std::vector<std::string> modules;
   if (!std::filesystem::exists(folder / "config.json")) return modules;

@@ -214,7 +214,7 @@ struct UnusedSettingsRule {
 /// Returns all rules. Conditions on media hold only if samples were counted.
 std::vector<UnusedSettingsRule> list_unused_settings_rules(const Config& config,
                                                            const data::SampleCountsByMediaKind& media_counts,
-                                                           bool predicts_masks) {
+                                                           const ModelTraits& model) {
   const bool has_media_counts = media_counts.samples > 0;
   const auto& training = config.training;
   const auto& batch_and_tasks = training.batch_and_tasks;
@@ -236,7 +236,11 @@ std::vector<UnusedSettingsRule> list_unused_settings_rules(const Config& config,
       {!config.data.packing,
        {"data.pack_max_tokens", "data.pack_max_images", "data.pack_max_tiles"},
        "data.packing is false"},
-      {!predicts_masks,
+      {!model.takes_media,
+       {"model.freeze_vision_tower", "model.freeze_projector", "training.vision_learning_rate",
+        "training.projector_learning_rate"},
+       "the model has no vision tower"},
+      {!model.predicts_masks,
        {"data.mask_image_size", "model.freeze_mask_encoder", "training.mask_learning_rate", "training.text_loss_weight",
         "training.mask_bce_weight", "training.mask_dice_weight"},
        "the model predicts no masks"},
@@ -268,12 +272,16 @@ std::vector<UnusedSettingsRule> list_unused_settings_rules(const Config& config,
 
 }  // namespace
 
+ModelTraits ModelTraits::read(const std::filesystem::path& folder) {
+  return {.predicts_masks = models::predicts_masks(folder), .takes_media = models::takes_media(folder)};
+}
+
 std::vector<std::string> find_unused_settings(const Config& config, const data::SampleCountsByMediaKind& media_counts,
-                                              bool predicts_masks) {
+                                              const ModelTraits& model) {
   Config current = config, defaults;
   const OptionTable current_table = declare_options(current), default_table = declare_options(defaults);
   std::vector<std::string> remarks;
-  for (const UnusedSettingsRule& rule : list_unused_settings_rules(config, media_counts, predicts_masks)) {
+  for (const UnusedSettingsRule& rule : list_unused_settings_rules(config, media_counts, model)) {
     if (!rule.applies) continue;
     for (const std::string_view key : rule.keys) {
       if (current_table.format_value(key) == default_table.format_value(key)) continue;

@@ -96,7 +96,7 @@ class UnusedSettingsTest : public testing::Test {
  protected:
   std::vector<std::string> find_remarks(const data::SampleCountsByMediaKind& census,
                                         bool predicts_masks = false) const {
-    return find_unused_settings(config_, census, predicts_masks);
+    return find_unused_settings(config_, census, {.predicts_masks = predicts_masks});
   }
 
   Config config_;
@@ -126,6 +126,13 @@ TEST_F(UnusedSettingsTest, ReportsSettingsOfAbsentMedia) {
               UnorderedElementsAre(HasSubstr("data.video_fps"), HasSubstr("data.video_max_frames"),
                                    HasSubstr("data.image_max_pixels")));
   EXPECT_THAT(find_remarks({}), IsEmpty()) << "nothing is known of the samples";
+}
+
+TEST_F(UnusedSettingsTest, ReportsSettingsOfAnAbsentVisionTower) {
+  config_.model.freeze_vision_tower = true;
+  EXPECT_THAT(find_remarks(kWords), IsEmpty());
+  EXPECT_THAT(find_unused_settings(config_, kWords, {.takes_media = false}),
+              ElementsAre(HasSubstr("model.freeze_vision_tower=true has no effect: the model has no vision tower")));
 }
 
 TEST_F(UnusedSettingsTest, ReportsSettingsThatAnotherDisables) {

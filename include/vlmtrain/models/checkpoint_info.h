@@ -18,6 +18,10 @@ std::vector<std::string> list_checkpoint_warnings(const std::filesystem::path& f
 /// Returns whether the model of `folder`/config.json predicts masks. Throws UserError (kBadData).
 bool predicts_masks(const std::filesystem::path& folder);
 
+/// Returns whether the model of `folder`/config.json takes images, videos or volumes: whether it has
+/// a vision tower. Throws UserError (kBadData).
+bool takes_media(const std::filesystem::path& folder);
+
 /// Returns the modules that LoRA trains fully by default (nn::LoraSettings::modules_to_save): the
 /// mask modules of the model in `folder` that are not in `frozen`. Empty if `folder` has no
 /// config.json.

@@ -51,10 +51,20 @@ void check_no_bad_samples(const io::Records& records, const models::Processor& p
 /// output.dir's own config.yaml if it has exactly the text that a run writes.
 void check_output_files(const Config& config, const std::filesystem::path& config_file);
 
+/// The parts of a model that have settings of their own.
+struct ModelTraits {
+  bool predicts_masks = false;
+  bool takes_media = true;  ///< has a vision tower
+
+  /// Reads the traits of the model of `folder`/config.json. Throws UserError (kBadData).
+  static ModelTraits read(const std::filesystem::path& folder);
+};
+
 /// Returns one sentence for each setting that differs from its default and has no effect, because
-/// no sample has its kind of media or because another setting disables it. `media_counts` counts
-/// the samples of data.train by media; with no samples, settings of media are not reported.
+/// no sample has its kind of media, because the model lacks a part, or because another setting
+/// disables it. `media_counts` counts the samples of data.train by media; with no samples, settings
+/// of media are not reported.
 std::vector<std::string> find_unused_settings(const Config& config, const data::SampleCountsByMediaKind& media_counts,
-                                              bool predicts_masks);
+                                              const ModelTraits& model);
 
 }  // namespace vlmtrain::train

@@ -23,7 +23,6 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/host_memory.h"
-#include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/processor_files.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/checks.h"
@@ -215,7 +214,8 @@ void log_training_data_remarks(const Config& config, const data::DataSet& record
   const std::string name = config.data.train.name();
   if (sample_index.is_complete) data::log_notices(sample_index.notices, name, records.size());
   const auto media_counts = data::count_samples_by_media_kind(sample_index.shapes);
-  warn_if_no_media("data.train", name, media_counts, sample_index);
+  const ModelTraits model = ModelTraits::read(config.model.path);
+  if (model.takes_media) warn_if_no_media("data.train", name, media_counts, sample_index);
   const size_t num_sources =
       media_counts.is_text_only() || records.sources().size() == 1 ? 0 : records.sources().size();
   for (size_t source = 0; source < num_sources; ++source) {
@@ -225,9 +225,7 @@ void log_training_data_remarks(const Config& config, const data::DataSet& record
     spdlog::info("data {}: none of the {} of this source has {}", to_printable(records.sources()[source].source.path),
                  pluralize(source_media_counts.samples, "sample"), kMedia);
   }
-  for (const auto& remark : find_unused_settings(config, media_counts, models::predicts_masks(config.model.path))) {
-    spdlog::warn("{}", remark);
-  }
+  for (const auto& remark : find_unused_settings(config, media_counts, model)) spdlog::warn("{}", remark);
 }
 
 void log_pack_utilization(const data::SampleOrder& order) {
@@ -246,6 +244,7 @@ void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& 
   if (sample_index.is_complete) data::log_notices(sample_index.notices, config.data.eval, sample_index.shapes.size());
   // A few held-out samples may lack media by chance. The remarks on data.train cover them.
   if (config.evaluation.is_enabled() && data::parse_hold_out_share(config.data)) return;
+  if (!ModelTraits::read(config.model.path).takes_media) return;
   warn_if_no_media("data.eval", config.data.eval, data::count_samples_by_media_kind(sample_index.shapes), sample_index);
 }
 

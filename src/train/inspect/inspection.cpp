@@ -17,7 +17,6 @@
 #include "vlmtrain/data/sample/statistics.h"
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/checks.h"
 #include "vlmtrain/train/components.h"
@@ -207,7 +206,7 @@ class DataInspector {
     }
     const auto media_counts = data::count_samples_by_media_kind(sample_index_.shapes);
     result_.num_samples_without_media = media_counts.num_samples_without_media;
-    result_.remarks = find_unused_settings(config_, media_counts, models::predicts_masks(config_.model.path));
+    result_.remarks = find_unused_settings(config_, media_counts, ModelTraits::read(config_.model.path));
   }
 
   void fill_sample_statistics() {
