@@ -253,6 +253,13 @@ INSTANTIATE_TEST_SUITE_P(
                  2272},
         StepCase{"bf16_gemma3_saved", {.parity_case = "gemma3_saved"}, 599},
         StepCase{"bf16_gemma3_words", {.parity_case = "gemma3_words"}, 276},
+        StepCase{"bf16_qwen3_text", {.parity_case = "qwen3_text"}, 300},
+        StepCase{
+            "bf16_qwen3_text_lora_nf4",
+            {.parity_case = "qwen3_text", .lora = nn::LoraSettings{.rank = 4}, .quantization = nn::Quantization::kNf4},
+            600},
+        StepCase{"bf16_gemma3_text", {.parity_case = "gemma3_text"}, 550},
+        StepCase{"bf16_smollm3_text_recomputed", {.parity_case = "smollm3_text", .recompute = true}, 192},
         // 5,280 tokens and 1,456 labels: the embedding's gradient uses another algorithm from 3,072
         // tokens on, and the loss two chunks.
         StepCase{"bf16_large", {.micro_batch_size = 64, .repeats = 16}, 381},
