@@ -43,6 +43,11 @@ JsonMediaType classify_media_path(std::string_view path) {
   return has_extension(path, kVideoExtensions) ? JsonMediaType::kVideo : JsonMediaType::kNone;
 }
 
+std::string_view view_bytes(const RecordJson& value) {
+  const RecordJson::binary_t& bytes = value.get_binary();
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 JsonMediaType classify_media_object(const RecordJson& value) {
   const auto path = value.find("path");
   const auto bytes = value.find("bytes");
@@ -53,10 +58,7 @@ JsonMediaType classify_media_object(const RecordJson& value) {
   if (path_media_type != JsonMediaType::kNone || !has_bytes) return path_media_type;
   if (has_path && has_extension(path->get_ref<const std::string&>(), kAudioExtensions)) return JsonMediaType::kNone;
   // If records are read without the bytes of media, the bytes are empty and have no signature.
-  return path != value.end() || has_image_signature({reinterpret_cast<const char*>(bytes->get_binary().data()),
-                                                     bytes->get_binary().size()})
-             ? JsonMediaType::kImage
-             : JsonMediaType::kNone;
+  return path != value.end() || has_image_signature(view_bytes(*bytes)) ? JsonMediaType::kImage : JsonMediaType::kNone;
 }
 
 }  // namespace
@@ -96,7 +98,7 @@ bool is_blank(const RecordJson& value) {
 JsonMediaType classify_media(const RecordJson& value) {
   if (value.is_string()) return classify_media_path(value.get_ref<const std::string&>());
   if (value.is_binary()) {
-    return has_image_signature(value.get_binary()) ? JsonMediaType::kImage : JsonMediaType::kNone;
+    return has_image_signature(view_bytes(value)) ? JsonMediaType::kImage : JsonMediaType::kNone;
   }
   if (value.is_object()) return classify_media_object(value);
   if (!value.is_array()) return JsonMediaType::kNone;
