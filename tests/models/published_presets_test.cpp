@@ -313,7 +313,7 @@ TEST_P(PublishedTextModel, HasPublishedSizeAndNoImages) {
   EXPECT_EQ(model->num_vision_blocks(), 0);
   const auto shape = compute_sample_shape(folder.path(), {.text_tokens = 2000});
   EXPECT_EQ(shape.tokens, 2000);
-  EXPECT_EQ(shape.num_media, 0);
+  EXPECT_EQ(shape.num_media(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Hub, PublishedTextModel,

@@ -105,7 +105,7 @@ TEST(CausalLmSamples, MediaAreRejected) {
 
 TEST(CausalLmSamples, SyntheticSampleHasNoMedia) {
   const auto folder = parity::Case("qwen3_text").checkpoint();
-  EXPECT_EQ(compute_sample_shape(folder, {}).num_media, 0);
+  EXPECT_EQ(compute_sample_shape(folder, {}).num_media(), 0);
   EXPECT_EQ(compute_sample_shape(folder, {.images = 0, .text_tokens = 2000}).tokens, 2000);
   EXPECT_THAT(get_error_message([&] { compute_sample_shape(folder, {.images = 2}); }, ExitCode::kUsage),
               AllOf(HasSubstr("a sample of 2 images"), HasSubstr("no vision tower"), HasSubstr("--images")));
