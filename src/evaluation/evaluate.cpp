@@ -242,7 +242,8 @@ class Evaluator {
   void score_answer(const data::Sample& sample, const std::vector<int64_t>& answer_ids,
                     std::vector<MaskPrediction> masks) {
     const auto& record = read_record_without_media_bytes(sample);
-    if (record.turns.back().role != io::Role::kAssistant) return;  // there is no expected answer
+    // Without a text there is no expected answer, as after a turn of the user or for a tool call.
+    if (record.turns.back().role != io::Role::kAssistant || record.turns.back().text.empty()) return;
     EvaluatedAnswer answer{record.id,
                            record.task,
                            find_last_question(record),

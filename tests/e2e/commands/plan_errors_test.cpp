@@ -170,10 +170,11 @@ TEST_F(PlanCommandTest, RejectsInvalidSettings) {
   refused({"--limit-gb", "0"}, {"memory.limit_gb", "greater than 0"});
   refused({"memory.recomputed=1"}, {"unknown key memory.recomputed", "memory.recompute?"});
   refused({"--colour"}, {"--colour"});
-  refused({"--tokenizer", "nowhere.json"}, {"--tokenizer nowhere.json", "give a tokenizer.json"});
   expect_error({"--gpu-gb", "24", "--model", "smolvlm-257m"}, 2,
                {"smolvlm-257m", "did you mean smolvlm-256m?", "smolvlm-tiny"});
   expect_error({"--gpu-gb", "24", "--config", "nowhere.yaml"}, 2, {"nowhere.yaml"});
+  expect_error({"--gpu-gb", "24", "--model", "smolvlm-256m", "--tokenizer", "nowhere.json"}, 2,
+               {"--tokenizer nowhere.json", "give a tokenizer.json"});
 }
 
 TEST_F(PlanCommandTest, ErrorsOfEarlierNamesNameTheFlag) {
