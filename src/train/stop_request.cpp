@@ -55,7 +55,7 @@ void record_stop_signal(int signal) {
 /// corrupts memory if it interrupts a matrix product on the CPU, as if oneDNN's generated code used
 /// the stack below the stack pointer (docs/benchmarks/slurm.md).
 void install_alternate_signal_stack() {
-  constexpr size_t kStackBytes = 64 * 1024;  // far more than record_stop_signal() takes
+  constexpr size_t kStackBytes = size_t{64} * 1024;  // far more than record_stop_signal() takes
   static std::array<std::byte, kStackBytes> memory;
   stack_t stack{};
   stack.ss_sp = memory.data();

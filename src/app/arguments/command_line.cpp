@@ -67,7 +67,8 @@ std::optional<std::string> replace_flag_aliases(const CLI::App& command, std::ve
   const auto is_flag = [](const std::string& argument, std::string_view flag) {
     return argument.starts_with("--") && extract_flag_name(argument) == flag;
   };
-  for (const auto& [alias, flag] : kFlagAliases) {
+  for (const FlagAlias& entry : kFlagAliases) {
+    const std::string_view alias = entry.alias, flag = entry.flag;
     if (command.get_option_no_throw(fmt::format("--{}", flag)) == nullptr) continue;
     const bool has_flag = std::ranges::any_of(arguments, [&](const auto& word) { return is_flag(word, flag); });
     for (std::string& argument : arguments) {
