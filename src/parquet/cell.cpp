@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::parquet {

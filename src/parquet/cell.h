@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "vlmtrain/io/json.h"
+#include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::parquet {
 

@@ -24,7 +24,6 @@
 #include <vector>
 
 #include "parquet/cell.h"
-#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::parquet {

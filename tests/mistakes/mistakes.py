@@ -155,8 +155,8 @@ add("a run's folder as `model.path`", TRAIN + " model.path=run output.dir=second
     prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
 add("a folder without `config.json`", TRAIN + " model.path=images", 4, "images: has no config.json")
 add("`~` in quotes", TRAIN + " model.path=~/model", 4, "the shell expands ~ only at the start of a word")
-add("a text-only model", TRAIN + " model.path=text", 4, "model_type llama is not supported; supported are",
-    prepare=file("text/config.json", json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})))
+add("a model that is not supported", TRAIN + " model.path=text", 4, "model_type phi3 is not supported; supported are",
+    prepare=file("text/config.json", json.dumps({"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]})))
 
 # The data.
 add("a folder as `data.train`", TRAIN + " data.train=images", 4, "images is a folder")
