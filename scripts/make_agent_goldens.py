@@ -175,10 +175,11 @@ def main():
     for template_name, (tokenizer, source) in TEMPLATES.items():
         template = environment.from_string(source)
         for name, conversation in CONVERSATIONS.items():
-            messages = [{key: value for key, value in message.items() if key != "loss"} for message in conversation["messages"]]
+            messages = conversation["messages"]
 
             def render(some, add_generation_prompt):
-                return template.render(messages=some, tools=conversation.get("tools"), documents=None,
+                shown = [{key: value for key, value in message.items() if key != "loss"} for message in some]
+                return template.render(messages=shown, tools=conversation.get("tools"), documents=None,
                                        add_generation_prompt=add_generation_prompt)
 
             entry = {"template": template_name, "conversation": name}
@@ -187,10 +188,8 @@ def main():
             except Exception as error:  # as the template raises it
                 entry["error"] = str(error)
             else:
-                whole = find_labels(lambda some, prompt: render(
-                    [{k: v for k, v in m.items() if k != "loss"} for m in some], prompt), conversation["messages"],
-                    END_OF_TURN[tokenizer])
-                entry["refused_turn" if isinstance(whole, int) else "labels"] = whole
+                labels = find_labels(render, messages, END_OF_TURN[tokenizer])
+                entry["refused_turn" if isinstance(labels, int) else "labels"] = labels
             entries.append(entry)
     golden = {"templates": {name: {"tokenizer": tokenizer, "source": source} for name, (tokenizer, source) in TEMPLATES.items()},
               "conversations": CONVERSATIONS, "entries": entries}

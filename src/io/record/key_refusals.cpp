@@ -47,8 +47,8 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
     case KeyRule::kInverseLossMask:
       throw data_error(
           "{}has \"{}\": {}, which is not true (1) or false (0) for a whole answer; fractions and masks of parts are "
-          "not "
-          "supported; write \"loss\": true or false into each answer, or set data.ignore_keys=[{}] to learn all of it",
+          "not supported; write \"loss\": true or false into each answer, or set data.ignore_keys=[{}] to learn all of "
+          "it",
           prefix, name, make_value_excerpt(value), name);
     case KeyRule::kSampleWeight:
       throw data_error(
@@ -69,14 +69,12 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
     case KeyRule::kReasoning:
       throw data_error(
           "{}has reasoning under \"{}\", which is ignored; call it \"reasoning_content\" in the turn of the answer, or "
-          "set "
-          "data.ignore_keys=[{}] to train without it",
+          "set data.ignore_keys=[{}] to train without it",
           prefix, name, name);
     case KeyRule::kTools:
       throw data_error(
           "{}has tools or tool calls under \"{}\", which are ignored; write \"tools\" into the record and "
-          "\"tool_calls\" "
-          "into the turn of the answer, or set data.ignore_keys=[{}] to train without them",
+          "\"tool_calls\" into the turn of the answer, or set data.ignore_keys=[{}] to train without them",
           prefix, name, name);
     case KeyRule::kBlockText:
       throw data_error(

@@ -82,11 +82,7 @@ std::unique_ptr<models::Processor> make_processor(const Config& config, text::To
                                                ChatEncoderSettings{.image_token_id = config.image_token_id});
   auto reader = std::make_unique<Reader>(config, make_volume_settings(config, settings.volume));
   check_vocabulary(encoder->tokenizer(), config.text.vocab_size);
-  const int64_t placeholder_token_id = find_token_id(encoder->tokenizer(), text::kImagePlaceholder);
-  if (placeholder_token_id != config.image_token_id) {
-    throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}", config.image_token_id,
-                     text::kImagePlaceholder, placeholder_token_id);
-  }
+  check_token_id(encoder->tokenizer(), text::kImagePlaceholder, "image_token_id", config.image_token_id);
   return std::make_unique<ConversationProcessor>(
       ProcessorParts{.encoder = std::move(encoder),
                      .readers = {.volumes = std::move(reader)},

@@ -57,12 +57,6 @@ int64_t ceil_div(int64_t length, int64_t parts) {
   return (length + parts - 1) / parts;
 }
 
-void check_token_id(const text::Tokenizer& tokenizer, std::string_view token, int64_t id, const char* key) {
-  const int64_t actual_id = find_token_id(tokenizer, token);
-  if (actual_id == id) return;
-  throw data_error("config.json's {} is {}, but tokenizer.json gives {} the id {}", key, id, token, actual_id);
-}
-
 std::string format_single_image_text(int64_t tokens_per_image) {
   std::string text = fmt::format("\n\n{}", kStartOfImage);
   for (int64_t i = 0; i < tokens_per_image; ++i) text += kImageToken;
@@ -187,9 +181,9 @@ std::unique_ptr<Processor> make_processor(const Config& config, const ImageProce
   auto encoder = std::make_unique<ChatEncoder>(std::move(tokenizer), std::move(chat_template),
                                                ChatEncoderSettings{.image_token_id = config.image_token_id});
   check_vocabulary(encoder->tokenizer(), config.text.vocab_size);
-  check_token_id(encoder->tokenizer(), kImageToken, config.image_token_id, "image_token_index");
-  check_token_id(encoder->tokenizer(), kStartOfImage, config.image_start_token_id, "boi_token_index");
-  check_token_id(encoder->tokenizer(), kEndOfImage, config.image_end_token_id, "eoi_token_index");
+  check_token_id(encoder->tokenizer(), kImageToken, "image_token_index", config.image_token_id);
+  check_token_id(encoder->tokenizer(), kStartOfImage, "boi_token_index", config.image_start_token_id);
+  check_token_id(encoder->tokenizer(), kEndOfImage, "eoi_token_index", config.image_end_token_id);
   const int64_t side = config.vision.image_size;
   return std::make_unique<ConversationProcessor>(
       ProcessorParts{.encoder = std::move(encoder),

@@ -102,8 +102,7 @@ namespace {
 
 std::optional<ShrinkRange> get_tile_shrink_range(const ImageProcessorSettings& settings) {
   if (!settings.do_image_splitting) return std::nullopt;
-  const int64_t tile_pixels = settings.tile_size * settings.tile_size;
-  return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
+  return make_tile_shrink_range(settings.tile_size);
 }
 
 class TileReader final : public ImageReader {
@@ -122,9 +121,7 @@ class TileReader final : public ImageReader {
                                     std::optional<int64_t> max_pixels) const override {
     const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
     if (!grid.is_split()) return ImageReader::preview(rows, layout, size, max_pixels);
-    const int64_t num_cells = grid.num_tiles() - 1;
-    return {make_tiled_preview(rows.narrow(0, 0, num_cells), grid.rows, grid.columns),
-            make_overview_preview(rows.select(0, num_cells))};
+    return preview_cells_and_overview(rows, grid.rows, grid.columns);
   }
   std::optional<ShrinkRange> get_shrink_range() const override {
     return get_tile_shrink_range(image_processor_.settings());
@@ -171,11 +168,7 @@ std::unique_ptr<Processor> make_processor(const Config& config, const ImageProce
   auto encoder = std::make_unique<ChatEncoder>(
       std::move(tokenizer), std::move(chat_template),
       ChatEncoderSettings{.image_token_id = config.image_token_id, .adds_special_tokens = false});
-  const int64_t image_token_id = find_token_id(encoder->tokenizer(), text::kImagePlaceholder);
-  if (image_token_id != config.image_token_id) {
-    throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}", config.image_token_id,
-                     text::kImagePlaceholder, image_token_id);
-  }
+  check_token_id(encoder->tokenizer(), text::kImagePlaceholder, "image_token_id", config.image_token_id);
   check_vocabulary(encoder->tokenizer(), config.text.vocab_size);
   const int64_t tokens_per_tile = config.image_tokens_per_tile(), side = images.settings().tile_size;
   MediaReaders readers{.images = std::make_unique<TileReader>(images, tokens_per_tile)};

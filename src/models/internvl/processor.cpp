@@ -19,11 +19,7 @@ namespace {
 /// transformers' layout have one token more than the embedding has rows. It is the video
 /// placeholder, which is replaced by text before tokenization.
 void check_tokenizer(const text::Tokenizer& tokenizer, const Config& config) {
-  const int64_t image_token = find_token_id(tokenizer, kImageToken);
-  if (image_token != config.image_token_id) {
-    throw data_error("config.json's image_token_id is {}, but tokenizer.json gives {} the id {}", config.image_token_id,
-                     kImageToken, image_token);
-  }
+  check_token_id(tokenizer, kImageToken, "image_token_id", config.image_token_id);
   const int64_t rows = config.text.vocab_size;
   const bool has_video_placeholder =
       tokenizer.vocab_size() == rows + 1 && tokenizer.token_to_id(text::kVideoPlaceholder) == rows;
@@ -58,11 +54,6 @@ int64_t count_video_text_tokens(int64_t frames, int64_t image_tokens_per_tile, c
 
 namespace {
 
-std::optional<ShrinkRange> get_tile_shrink_range(const TileSettings& settings) {
-  const int64_t tile_pixels = settings.side * settings.side;
-  return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
-}
-
 class TileReader final : public ImageReader {
  public:
   TileReader(const ImageProcessor& image_processor, int64_t tokens_per_tile)
@@ -79,15 +70,14 @@ class TileReader final : public ImageReader {
                                     std::optional<int64_t> max_pixels) const override {
     const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
     if (grid.num_cells() == 1) return ImageReader::preview(rows, layout, size, max_pixels);
-    return {make_tiled_preview(rows.narrow(0, 0, grid.num_cells()), grid.rows, grid.columns),
-            make_overview_preview(rows.select(0, grid.num_cells()))};
+    return preview_cells_and_overview(rows, grid.rows, grid.columns);
   }
   std::optional<int64_t> count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const override {
     constexpr int64_t kNumMarkerTokens = 2;  // <img> and </img>
     return image_processor_.compute_grid(size, max_pixels).num_tiles() * tokens_per_tile_ + kNumMarkerTokens;
   }
   std::optional<ShrinkRange> get_shrink_range() const override {
-    return get_tile_shrink_range(image_processor_.tile_settings());
+    return make_tile_shrink_range(image_processor_.tile_settings().side);
   }
 
  private:
@@ -118,7 +108,7 @@ class FrameReader final : public VideoReader {
     return tiles;
   }
   // Frames are one tile each and cannot shrink; only a sample's images do.
-  std::optional<ShrinkRange> get_shrink_range() const override { return get_tile_shrink_range(image_settings_); }
+  std::optional<ShrinkRange> get_shrink_range() const override { return make_tile_shrink_range(image_settings_.side); }
 
  private:
   VideoSettings settings_;

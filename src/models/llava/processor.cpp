@@ -280,11 +280,7 @@ std::unique_ptr<Processor> make_processor(const Config& config, const ImageProce
   auto encoder = make_encoder(config, std::move(tokenizer), std::move(chat_template));
   check_vocabulary(encoder->tokenizer(), config.text.vocab_size);
   if (config.checkpoint_format != CheckpointFormat::kOriginal) {
-    const int64_t image_token = find_token_id(encoder->tokenizer(), text::kImagePlaceholder);
-    if (image_token != *config.image_token_id) {
-      throw data_error("config.json's image_token_index is {}, but tokenizer.json gives {} the id {}",
-                       *config.image_token_id, text::kImagePlaceholder, image_token);
-    }
+    check_token_id(encoder->tokenizer(), text::kImagePlaceholder, "image_token_index", *config.image_token_id);
   }
   const int64_t side = config.vision.image_size;
   return std::make_unique<ConversationProcessor>(

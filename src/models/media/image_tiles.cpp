@@ -21,4 +21,10 @@ MediaPreview make_overview_preview(const at::Tensor& tile) {
   return {.pixels = tile, .tile_height = tile.size(1), .tile_width = tile.size(2), .is_overview = true};
 }
 
+std::vector<MediaPreview> preview_cells_and_overview(const at::Tensor& tiles, int64_t rows, int64_t columns) {
+  const int64_t num_cells = rows * columns;
+  return {make_tiled_preview(tiles.narrow(0, 0, num_cells), rows, columns),
+          make_overview_preview(tiles.select(0, num_cells))};
+}
+
 }  // namespace vlmtrain::models

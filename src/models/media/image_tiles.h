@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "vlmtrain/models/media_preview.h"
 
@@ -18,5 +19,9 @@ MediaPreview make_tiled_preview(const at::Tensor& cells, int64_t rows, int64_t c
 
 /// Returns a preview of the downscaled full image [3, height, width].
 MediaPreview make_overview_preview(const at::Tensor& tile);
+
+/// Returns previews of `tiles` [rows · columns + 1, 3, height, width]: the cells of an image, then
+/// its downscaled full image.
+std::vector<MediaPreview> preview_cells_and_overview(const at::Tensor& tiles, int64_t rows, int64_t columns);
 
 }  // namespace vlmtrain::models

@@ -35,6 +35,11 @@ struct ShrinkRange {
   int64_t step = 1;
 };
 
+/// Returns the range of images that are split into tiles of `side` by `side` pixels: whole tiles.
+inline ShrinkRange make_tile_shrink_range(int64_t side) {
+  return {.min_pixels = side * side, .step = side * side};
+}
+
 /// Maximum numbers of pixels of each image and of each video frame of a sample; nullopt: the limit
 /// of the settings.
 struct PixelLimits {

@@ -162,8 +162,7 @@ class TileReader final : public ImageReader {
   }
   std::optional<ShrinkRange> get_shrink_range() const override {
     if (!config_.max_image_side) return std::nullopt;
-    const int64_t tile_pixels = config_.vision.image_size * config_.vision.image_size;
-    return ShrinkRange{.min_pixels = tile_pixels, .step = tile_pixels};
+    return make_tile_shrink_range(config_.vision.image_size);
   }
 
  private:

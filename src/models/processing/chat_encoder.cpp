@@ -56,6 +56,12 @@ int64_t find_token_id(const text::Tokenizer& tokenizer, std::string_view token) 
   return *id;
 }
 
+void check_token_id(const text::Tokenizer& tokenizer, std::string_view token, std::string_view key, int64_t id) {
+  const int64_t actual_id = find_token_id(tokenizer, token);
+  if (actual_id == id) return;
+  throw data_error("config.json's {} is {}, but tokenizer.json gives {} the id {}", key, id, token, actual_id);
+}
+
 void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size) {
   if (tokenizer.vocab_size() > vocab_size) {
     throw data_error(

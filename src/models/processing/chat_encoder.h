@@ -74,6 +74,10 @@ class ChatEncoder {
 /// Returns the id of a token. Throws UserError (kBadData) if the tokenizer does not have it.
 int64_t find_token_id(const text::Tokenizer& tokenizer, std::string_view token);
 
+/// Throws UserError (kBadData) if the id of a token differs from `id`, the value of `key` in
+/// config.json.
+void check_token_id(const text::Tokenizer& tokenizer, std::string_view token, std::string_view key, int64_t id);
+
 /// Throws UserError (kBadData) if the tokenizer has more tokens than the embedding has rows.
 void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size);
 

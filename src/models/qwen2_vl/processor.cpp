@@ -11,13 +11,6 @@ namespace vlmtrain::models::qwen2_vl {
 
 namespace {
 
-void check_token_id(const text::Tokenizer& tokenizer, std::string_view token, std::string_view key, int64_t id) {
-  const int64_t actual_id = find_token_id(tokenizer, token);
-  if (actual_id != id) {
-    throw data_error("config.json's {} is {}, but tokenizer.json gives {} the id {}", key, id, token, actual_id);
-  }
-}
-
 class PairedFrameReader final : public GridVideoReader {
  public:
   PairedFrameReader(const Config& config, const VideoSettings& videos, const GridVideoSettings& settings)
