@@ -186,6 +186,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
                  "Token layout of videos in Qwen models (docs/models.md). released: as in the code that was released "
                  "with the checkpoints, which vLLM also uses. transformers5: as in transformers 5.3 and later.");
   declare_options(table, options.volume);
+  declare_options(table, options.boxes);
   table.add_enum("data.on_bad_sample", options.on_bad_sample,
                  {{"fail", BadSamplePolicy::kFail}, {"skip", BadSamplePolicy::kSkip}},
                  "Handling of samples that cannot be used. fail: stop and report the sample. skip: continue without it "

@@ -30,11 +30,11 @@ std::string trim_whitespace(const std::string& text) {
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(kWhitespace) - first + 1);
 }
 
-/// Returns the last question of the record, without media placeholders.
-std::string find_last_question(const io::Record& record) {
-  const auto last_user_turn = std::find_if(record.turns.rbegin(), record.turns.rend(),
+/// Returns the last question of a conversation, without media placeholders.
+std::string find_last_question(std::span<const io::Turn> turns) {
+  const auto last_user_turn = std::find_if(turns.rbegin(), turns.rend(),
                                            [](const io::Turn& candidate) { return candidate.role == io::Role::kUser; });
-  if (last_user_turn == record.turns.rend()) return "";
+  if (last_user_turn == turns.rend()) return "";
   std::string question = last_user_turn->text;
   const std::vector<io::MediaPlaceholder> placeholders = io::find_placeholders(*last_user_turn);
   // From the last placeholder to the first, so that earlier positions stay valid. All kinds of
@@ -95,13 +95,20 @@ class Evaluator {
   }
 
  private:
+  /// The prompt of a sample that is not scored yet.
+  struct PendingPrompt {
+    data::Sample sample;                                    // without pixels
+    std::optional<models::WrittenRecord> written_record{};  // of a record with boxes
+  };
+
   /// Decodes a sample, and stores its prompt in pending_prompts_ while the record's media are in
   /// memory.
   data::Sample make_sample(int64_t index) {
     const io::Record record = records_.at(index);
     data::Sample sample = data::make_sample(processor_, record, index);
     if (settings_.generate_answers) {
-      data::Sample prompt = processor_.process_prompt_headers(record, index);
+      PendingPrompt prompt{.sample = processor_.process_prompt_headers(record, index)};
+      if (!record.objects.empty()) prompt.written_record = processor_.write_objects(record);
       const std::lock_guard lock(pending_prompts_mutex_);
       pending_prompts_.insert_or_assign(index, std::move(prompt));
     }
@@ -159,7 +166,7 @@ class Evaluator {
       for (const auto& sample : samples) {
         if (!settings_.generate_answers) break;
         const std::lock_guard lock(pending_prompts_mutex_);
-        prompts.push_back(pending_prompts_.at(sample.index));
+        prompts.push_back(pending_prompts_.at(sample.index).sample);
       }
       const auto batch_result = engine::evaluate_batch(model_, {samples.begin(), samples.end()}, std::move(prompts),
                                                        layout, generation_settings_);
@@ -177,6 +184,11 @@ class Evaluator {
       memory::empty_cache(settings_.device);
       return out_of_memory;
     }
+  }
+
+  std::optional<models::WrittenRecord> get_written_record(int64_t index) {
+    const std::lock_guard lock(pending_prompts_mutex_);
+    return pending_prompts_.at(index).written_record;
   }
 
   io::Record read_record_without_media_bytes(const data::Sample& sample) const {
@@ -244,15 +256,22 @@ class Evaluator {
     const auto& record = read_record_without_media_bytes(sample);
     // Without a text there is no expected answer, as after a turn of the user or for a tool call.
     if (record.turns.back().role != io::Role::kAssistant || record.turns.back().text.empty()) return;
+    const std::optional<models::WrittenRecord> written_record = get_written_record(sample.index);
+    const std::vector<io::Turn>& turns = written_record ? written_record->turns : record.turns;
     EvaluatedAnswer answer{record.id,
                            record.task,
-                           find_last_question(record),
-                           trim_whitespace(record.turns.back().text),
+                           find_last_question(turns),
+                           trim_whitespace(turns.back().text),
                            trim_whitespace(processor_.tokenizer().decode(answer_ids, /*skip_special_tokens=*/true)),
                            determine_answer_type(record),
                            std::move(masks),
                            sample.index};
-    answer.metric_sums = score_answer_metrics(answer.expected, answer.prediction, settings_.metrics);
+    MetricSettings metrics = settings_.metrics;
+    if (written_record) {
+      answer.boxes = compare_boxes(record, *written_record, answer.expected, answer.prediction);
+      if (answer.boxes) metrics.add({Metric::kBoxIou, Metric::kBoxAccuracy});
+    }
+    answer.metric_sums = score_answer_metrics(answer.expected, answer.prediction, metrics);
     const bool is_exact_match = answer.expected == answer.prediction;
     const auto add = [&](TaskScore& score) {
       ++score.num_samples;
@@ -279,9 +298,8 @@ class Evaluator {
   std::string first_bad_sample_problem_;
   std::vector<std::string> dropped_sample_ids_;  // these samples do not fit into memory
   std::mutex pending_prompts_mutex_;
-  // Prompts of samples that are not scored yet, by record index, without pixels; guarded by
-  // pending_prompts_mutex_.
-  std::map<int64_t, data::Sample> pending_prompts_;
+  // Of samples that are not scored yet, by record index; guarded by pending_prompts_mutex_.
+  std::map<int64_t, PendingPrompt> pending_prompts_;
 };
 
 }  // namespace

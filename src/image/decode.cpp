@@ -67,13 +67,17 @@ at::Tensor decode_image(const io::MediaRef& image) {
   return decode_image(std::as_bytes(std::span(io::get_media_bytes(image))), image.path);
 }
 
-ImageSize read_image_size(const io::MediaRef& image) {
+ImageHeader read_header(const io::MediaRef& image) {
   if (image.bytes) {
     MemoryByteSource source(std::as_bytes(std::span(io::get_media_bytes(image))));
-    return compute_upright_size(read_header(source, image.path));
+    return read_header(source, image.path);
   }
   FileByteSource source(image.path);
-  return compute_upright_size(read_header(source, image.path));
+  return read_header(source, image.path);
+}
+
+ImageSize read_image_size(const io::MediaRef& image) {
+  return compute_upright_size(read_header(image));
 }
 
 InterleavedPixels convert_gray_to_rgb(const InterleavedPixels& gray) {

@@ -147,6 +147,7 @@ std::string compute_sample_shape_key(const fs::path& folder, const ProcessorSett
                        settings.max_images_per_sample.value_or(-1), settings.image_max_pixels.value_or(-1),
                        settings.video_fps, settings.video_max_frames, static_cast<int>(settings.video_layout),
                        static_cast<int>(settings.train_on), settings.chat_template, settings.chat_template_date));
+  hash.add(static_cast<uint64_t>(settings.boxes.output)).add(static_cast<uint64_t>(settings.boxes.orientation));
   if (std::error_code error; fs::is_regular_file(settings.chat_template, error)) {
     hash.add(io::read_file(settings.chat_template));
   }

@@ -29,6 +29,7 @@ io::RecordSettings make_record_settings(const data::DataOptions& data) {
   io::RecordSettings settings{
       .columns = data.columns,
       .ignore_keys = data.ignore_keys,
+      .boxes = data.boxes.make_box_settings(),
       .restrict_to_image_root = data.outside_image_root == data::OutsideImageRootPolicy::kRefuse};
   if (!data.image_root.empty()) settings.image_root = data.image_root;
   return settings;
@@ -103,6 +104,7 @@ models::ProcessorSettings make_processor_settings(const data::DataOptions& data,
           .video_layout = data.video_layout,
           .train_on = data.train_on,
           .augment = data::make_augment_settings(data),
+          .boxes = data.boxes.conversion,
           .mask_image_size = data.mask_image_size,
           .volume = data.volume,
           .chat_template = data.chat_template,

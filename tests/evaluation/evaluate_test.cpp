@@ -9,6 +9,7 @@
 #include "parity/case.h"
 #include "planner/user_error.h"
 #include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/image/decode.h"
 #include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::evaluation {
@@ -127,6 +128,28 @@ TEST_F(EvaluateTest, MetricsOfAnswersAreSummedByTask) {
   EXPECT_EQ(result.make_metrics().tasks.at("copied").metrics.at("anls"), 1);
   EXPECT_TRUE(result.make_metrics(/*has_values=*/false).total.metrics.empty()) << "on a virtual GPU";
   EXPECT_FALSE(nlohmann::json::parse(run_evaluation().to_json()).contains("metrics")) << "none are configured";
+}
+
+TEST_F(EvaluateTest, AnswersWithBoxesAreScored) {
+  std::vector<io::Record> records = source_.records();
+  const auto record =
+      std::ranges::find_if(records, [](const io::Record& candidate) { return !candidate.images.empty(); });
+  ASSERT_NE(record, records.end());
+  record->turns = {{io::Role::kUser, "Where?"}, {io::Role::kAssistant, "<bbox>"}};
+  for (size_t i = 0; i < record->images.size(); ++i) record->turns[0].text.insert(0, "<image>");
+  record->objects = {{.turn_index = 1, .range = {0, 6}, .coordinates = {0.25, 0.5, 0.75, 1}}};
+  record->objects[0].unit = io::CoordinateUnit::kNormalized1;
+  records_ = io::InMemoryRecords({*record});
+  const EvaluationResult evaluation = run_evaluation();
+  ASSERT_EQ(answers_.size(), 1);
+  EXPECT_EQ(answers_[0].expected, "[250, 500, 750, 1000]");
+  ASSERT_TRUE(answers_[0].boxes);
+  ASSERT_EQ(answers_[0].boxes->true_boxes.size(), 1);
+  const image::ImageSize size = image::read_image_size(record->images[0]);
+  EXPECT_NEAR(answers_[0].boxes->true_boxes[0].top_left.x, 0.25 * static_cast<double>(size.width), 1e-9);
+  EXPECT_NEAR(answers_[0].boxes->true_boxes[0].bottom_right.y, static_cast<double>(size.height), 1e-9);
+  EXPECT_EQ(evaluation.total.metric_sums.at(Metric::kBoxIou).weight, 1);
+  EXPECT_EQ(evaluation.total.metric_sums.at(Metric::kBoxAccuracy).weight, 1);
 }
 
 TEST_F(EvaluateTest, ARecordWithoutAnswerIsNotCompared) {

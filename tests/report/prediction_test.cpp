@@ -65,6 +65,25 @@ TEST(PredictionTest, MasksAreWrittenWhereThereAreSome) {
             R"([{"dice":0.5,"overlay":"data:x","structure":"liver"}])");
 }
 
+TEST(PredictionTest, BoxesAreWrittenWhereThereAreSome) {
+  Prediction prediction{.step = 1};
+  EXPECT_FALSE(nlohmann::json::parse(prediction.to_json_line()).contains("boxes"));
+  prediction.boxes = PredictedBoxes{.iou = 0.5, .overlay_uri = "uri"};
+  EXPECT_EQ(nlohmann::json::parse(prediction.to_json_line())["boxes"].dump(), R"({"iou":0.5,"overlay":"uri"})");
+}
+
+TEST(OverlayTest, OutlinesBoxes) {
+  const at::Tensor image = at::zeros({3, 2 * kMaxOverlaySide, 2 * kMaxOverlaySide}, at::kByte);
+  const image::Box truth{{.x = 40, .y = 80}, {.x = 400, .y = 240}};
+  const at::Tensor overlay = decode_uri(make_box_overlay_uri(image, {}, {truth}));
+  ASSERT_EQ(overlay.size(1), kMaxOverlaySide);
+  const auto get_green = [&](int64_t y, int64_t x) { return overlay[1][y][x].item<int64_t>(); };
+  EXPECT_GT(get_green(40, 100), 60) << "upper side, at half the size";
+  EXPECT_GT(get_green(60, 20), 60) << "left side";
+  EXPECT_LT(get_green(80, 100), 50) << "inside";
+  EXPECT_LT(get_green(30, 100), 50) << "outside";
+}
+
 TEST(PredictionTest, VolumesHaveCaptions) {
   const Prediction prediction{
       .step = 3, .id = "a", .thumbnail_uris = {"data:x", "data:y"}, .volume_captions = {"T1w, sub-01", ""}};

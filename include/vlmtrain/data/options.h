@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/data/box_options.h"
 #include "vlmtrain/data/loader/loader.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/sources.h"
@@ -39,6 +40,7 @@ struct DataOptions {
   AutoOr<int64_t> image_max_pixels;
   AutoOr<int64_t> mask_image_size;
   VolumeOptions volume;
+  BoxOptions boxes;
   std::map<std::string, std::string> augment;  ///< values of image::AugmentSettings by option name
   double video_fps = 2.0;
   int64_t video_max_frames = 128;  ///< LLaMA-Factory's default; transformers' 768 exceeds max_length many times over

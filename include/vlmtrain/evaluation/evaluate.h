@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "vlmtrain/data/loader/loader.h"
 #include "vlmtrain/data/sample/notices.h"
 #include "vlmtrain/engine/generation/evaluation.h"
+#include "vlmtrain/evaluation/box_comparison.h"
 #include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/evaluation/scores.h"
 #include "vlmtrain/io/records.h"
@@ -86,9 +88,10 @@ struct EvaluatedAnswer {
   std::string question;              ///< the last one of the record, without placeholders of media
   std::string expected, prediction;  ///< without surrounding white space
   AnswerType answer_type = AnswerType::kOpen;
-  std::vector<MaskPrediction> masks = {};  ///< with teacher forcing
-  int64_t index = 0;                       ///< index of the record
-  MetricSums metric_sums = {};             ///< of this answer
+  std::vector<MaskPrediction> masks = {};   ///< with teacher forcing
+  int64_t index = 0;                        ///< index of the record
+  MetricSums metric_sums = {};              ///< of this answer
+  std::optional<BoxComparison> boxes = {};  ///< set if the expected answer has boxes of the record
 };
 
 /// Computes the loss over every response and greedy answers to the last question of each record. An

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -34,6 +35,9 @@ const std::string& to_string(Metric metric);
 struct MetricSettings {
   std::vector<Metric> metrics{};    ///< without repetitions
   double numeric_tolerance = 0.05;  ///< of Metric::kNumeric, relative; absolute if the expected number is 0
+
+  /// Adds the metrics that are not among `metrics`.
+  void add(std::initializer_list<Metric> added);
 };
 
 /// The weighted sum of a metric over one or more answers. Its value is `sum` / `weight`.

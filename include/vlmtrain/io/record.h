@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/io/object_marks.h"
 #include "vlmtrain/io/rle.h"
 
 namespace vlmtrain::io {
@@ -120,6 +121,7 @@ struct Record {
   std::vector<TemplateValue> template_variables;  ///< "tools" and "chat_template_kwargs"
   std::vector<MediaRef> images;                   ///< images and volumes
   std::vector<MediaRef> videos;
+  std::vector<ObjectMark> objects;       ///< names and boxes in the turns, in the order of the text
   std::vector<MaskSource> masks;         ///< in the order of the mask tokens in the answers
   std::string mask_problem;              ///< why `masks` cannot be used, else empty; only segmentation models report it
   std::vector<std::string> subject_ids;  ///< one per volume, or for all volumes together ("subject_id"); may be empty
@@ -129,9 +131,9 @@ struct Record {
 };
 
 /// Names of columns that RecordSettings::columns can map.
-inline constexpr std::array<std::string_view, 17> kRenamableColumns{
-    "id",    "task",   "system", "messages", "question", "answer",  "caption",  "image",     "images",
-    "video", "videos", "mask",   "masks",    "volume",   "volumes", "modality", "subject_id"};
+inline constexpr std::array<std::string_view, 18> kRenamableColumns{
+    "id",    "task",   "system", "messages", "question", "answer",  "caption",  "image",      "images",
+    "video", "videos", "mask",   "masks",    "volume",   "volumes", "modality", "subject_id", "objects"};
 
 /// Settings for reading the records of a data set.
 struct RecordSettings {
@@ -142,6 +144,7 @@ struct RecordSettings {
   /// Keys of records, turns and content blocks that are removed before a record is read
   /// (data.ignore_keys).
   std::vector<std::string> ignore_keys{};
+  BoxSettings boxes{};  ///< how coordinates are written in the data
   /// Makes a media path outside of `image_root`, also through ".." or a link, a problem of its
   /// record.
   bool restrict_to_image_root = false;

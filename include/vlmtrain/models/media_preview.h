@@ -5,6 +5,9 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "vlmtrain/models/box_format.h"
 
 namespace vlmtrain::models {
 
@@ -20,8 +23,10 @@ struct MediaPreview {
   int64_t tile_height = 0;
   int64_t tile_width = 0;
   bool is_overview = false;              ///< whether it is the downscaled full image that accompanies the tiles
+  bool is_crop = false;                  ///< whether it shows a part of the image that another preview shows whole
   std::array<int64_t, 3> volume_size{};  ///< size of a volume towards right, front and top; 0 for other media
   std::string name{};                    ///< io::describe_volume() of a volume
+  std::vector<image::Box> boxes{};       ///< boxes and points of the record, in pixels of `pixels`
 
   bool is_volume() const { return volume_size[0] > 0; }
 };

@@ -11,6 +11,7 @@
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"
+#include "vlmtrain/models/box_format.h"
 #include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/tokenizer.h"
@@ -27,7 +28,8 @@ struct ProcessorSettings {
   int64_t video_max_frames = 128;           ///< maximum number of sampled frames per video
   data::VideoTokenLayout video_layout = data::VideoTokenLayout::kReleasedCode;
   data::TrainedAnswers train_on = data::TrainedAnswers::kAll;
-  image::AugmentSettings augment = {};     ///< augmentation of images and their masks, in training only
+  image::AugmentSettings augment = {};     ///< augmentation of images, masks and boxes, in training only
+  data::BoxConversion boxes = {};             ///< how boxes and points are written
   std::optional<int64_t> mask_image_size;  ///< side of the mask encoder's input; nullopt: as in config.json
   data::VolumeOptions volume = {};         ///< use of volumes
   std::string chat_template = "auto";      ///< as in text::choose_template()
@@ -51,6 +53,11 @@ class Processor : public data::SampleProcessor {
   /// `as_prompt`, ends it like process_prompt(). Throws data::SampleError.
   virtual text::RenderedChat render(const io::Record& record, bool as_prompt) const = 0;
   virtual const text::ChatTemplate& chat_template() const = 0;
+  /// Returns the turns of a record with its boxes and points as the model reads and writes them.
+  /// Throws data::SampleError.
+  virtual WrittenRecord write_objects(const io::Record& record) const {
+    return {.turns = record.turns, .coordinate_maps = {}};
+  }
 
   /// Returns previews of the pixels of `sample`, which process() made from `record`, in the order
   /// of the media placeholders, videos frame by frame.

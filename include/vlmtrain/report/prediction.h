@@ -3,9 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "vlmtrain/image/points.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::report {
@@ -15,6 +17,12 @@ struct PredictedMask {
   std::string structure{};    ///< name of the structure; may be empty
   double dice = 0;            ///< Dice coefficient, 0 to 1
   std::string overlay_uri{};  ///< from make_overlay_uri()
+};
+
+/// The boxes in an answer.
+struct PredictedBoxes {
+  double iou = 0;             ///< mean intersection over union of the true boxes, 0 to 1
+  std::string overlay_uri{};  ///< from make_box_overlay_uri()
 };
 
 /// The model's answer to a sample after a step, a line of predictions.jsonl.
@@ -29,9 +37,11 @@ struct Prediction {
   std::vector<std::string>
       volume_captions{};  ///< captions of `thumbnail_uris` that show volumes, by image; empty without volumes
   std::vector<PredictedMask> masks{};
+  std::optional<PredictedBoxes> boxes{};
 
   /// Returns {"step", "id", "task", "question", "expected", "answer", "images"}, for volumes
-  /// "captions", for masks "masks": [{"structure", "dice", "overlay"}].
+  /// "captions", for masks "masks": [{"structure", "dice", "overlay"}], for boxes "boxes": {"iou",
+  /// "overlay"}.
   std::string to_json_line() const;
 };
 
@@ -55,5 +65,10 @@ inline constexpr int64_t kMaxOverlaySide = 240;
 /// outline of `truth` in green. `image` is uint8 [3, height, width]; the masks are uint8 [height,
 /// width]. REQUIRES: all are on the CPU and have the same size.
 std::string make_overlay_uri(const at::Tensor& image, const at::Tensor& predicted, const at::Tensor& truth);
+
+/// Returns an image, uint8 [3, height, width] on the CPU, with the boxes `predicted` in orange and
+/// `truth` in green as a data URI. Boxes are in pixels of the image.
+std::string make_box_overlay_uri(const at::Tensor& image, const std::vector<image::Box>& predicted,
+                                 const std::vector<image::Box>& truth);
 
 }  // namespace vlmtrain::report

@@ -17,11 +17,11 @@ namespace vlmtrain::train {
 /// supports are also in the processor's files (models/processor_files.h).
 inline constexpr const char* kMediaSettingsFile = "media_settings.json";
 
-/// The keys of section `data` that determine the model input for an image or video. data.max_length
+/// The keys of section `data` that determine the model input for an image, a video or a box. data.max_length
 /// is one of them, because longer samples may be downscaled.
-inline constexpr std::string_view kMediaSettingKeys[]{"data.image_max_pixels", "data.video_fps",
-                                                      "data.video_max_frames", "data.video_layout",
-                                                      "data.mask_image_size",  "data.max_length"};
+inline constexpr std::string_view kMediaSettingKeys[]{
+    "data.image_max_pixels", "data.video_fps",  "data.video_max_frames", "data.video_layout",
+    "data.mask_image_size",  "data.max_length", "data.boxes.out",        "data.boxes.orientation"};
 
 /// Returns the text of kMediaSettingsFile; empty if all values are defaults.
 std::string format_media_settings(const data::DataOptions& options);

@@ -130,6 +130,7 @@ uint64_t hash_record_content(const io::Record& record, int64_t index) {
   if (!record.id.ends_with(fmt::format(":{}", index))) hash.add(record.id);
   hash.add(record.task).add(record.turns.size());
   for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
+  io::add_objects_to_hash(hash, record.objects);
   for (const auto* media : {&record.images, &record.videos}) {
     hash.add(media->size());
     for (const auto& medium : *media) add_file_names_to_hash(hash, medium);

@@ -169,6 +169,7 @@ uint64_t compute_record_fingerprint(const io::Record& record) {
     hash.add(media->size());
     for (const auto& medium : *media) add_media_to_hash(hash, medium);
   }
+  io::add_objects_to_hash(hash, record.objects);
   hash.add(record.mask_problem).add(record.masks.size());
   for (const auto& mask : record.masks) {
     add_media_to_hash(hash, mask.file);

@@ -1,5 +1,7 @@
 #include "vlmtrain/evaluation/metrics.h"
 
+#include <algorithm>
+
 #include "evaluation/metrics/anls.h"
 #include "evaluation/metrics/box_metrics.h"
 #include "evaluation/metrics/error_rates.h"
@@ -36,6 +38,12 @@ constexpr MetricFunction kMetricFunctions[]{
 static_assert(std::size(kMetricFunctions) == static_cast<size_t>(Metric::kBoxAccuracy) + 1, "one for each metric");
 
 }  // namespace
+
+void MetricSettings::add(std::initializer_list<Metric> added) {
+  for (const Metric metric : added) {
+    if (std::ranges::find(metrics, metric) == metrics.end()) metrics.push_back(metric);
+  }
+}
 
 MetricSums score_answer_metrics(std::string_view expected, std::string_view prediction,
                                 const MetricSettings& settings) {

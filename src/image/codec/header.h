@@ -5,6 +5,7 @@
 #include "image/codec/byte_source.h"
 #include "image/codec/orientation.h"
 #include "vlmtrain/image/size.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
 
@@ -24,5 +25,7 @@ ImageSize compute_upright_size(const ImageHeader& header);
 /// UserError (kBadData) for other formats, invalid headers and images beyond kMaxImagePixels.
 /// `name` identifies the image in messages.
 ImageHeader read_header(ByteSource& source, const std::string& name);
+/// Reads the header of a file or of embedded bytes.
+ImageHeader read_header(const io::MediaRef& image);
 
 }  // namespace vlmtrain::image

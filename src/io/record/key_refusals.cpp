@@ -86,11 +86,6 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
           "{}has the field \"{}\", which is not supported yet; remove it or the record, or set data.ignore_keys=[{}] "
           "to train without it",
           prefix, name, name);
-    case KeyRule::kBoxes:
-      throw data_error(
-          "{}has \"{}\" and placeholders such as <bbox> in its text, which are not supported yet; write the numbers "
-          "into the text, or set data.ignore_keys=[{}] to learn the placeholders as text",
-          prefix, name, name);
     case KeyRule::kVideoSegment:
       throw data_error(
           "{}has \"{}\": {}, and selecting parts of a video is not supported yet; trim the file, or set "

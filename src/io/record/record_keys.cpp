@@ -184,8 +184,8 @@ void RecordKeyChecker::check_record_key(const std::string& key, const RecordJson
       if (!ends_with_answer(contents.turns)) reject_key(rule, "", key, value);
       return add_key_notice();
     case KeyRule::kBoxes:
-      if (has_box_placeholders(contents.turns)) reject_key(rule, "", key, value);
-      return add_key_notice();
+      if (!has_box_placeholders(contents.turns)) add_key_notice();
+      return;
     case KeyRule::kSystemText:
       if (!value.is_string() && !value.is_structured()) return add_key_notice();
       reject_system_text(/*is_record_key=*/true, "", key);

@@ -10,6 +10,7 @@
 #include "io/record/json_values.h"
 #include "io/record/key_refusals.h"
 #include "io/record/media_slots.h"
+#include "io/record/object_marks.h"
 #include "io/record/record_columns.h"
 #include "io/record/record_keys.h"
 #include "io/record/record_media.h"
@@ -125,7 +126,8 @@ RecordContents summarize_record_contents(const RecordJson& record_json, const Co
 }
 
 /// Sets the turns, media and masks of `record`. Throws data_error if the record cannot be used.
-void parse_conversation(RecordJson& record_json, const ImageRoot& root, RecordKeyChecker& key_checker, Record& record) {
+void parse_conversation(RecordJson& record_json, const ImageRoot& root, const BoxTextFinder& boxes,
+                        RecordKeyChecker& key_checker, Record& record) {
   ConversationMedia media;
   ListedMedia listed_media;
   RecordContents contents;
@@ -152,6 +154,7 @@ void parse_conversation(RecordJson& record_json, const ImageRoot& root, RecordKe
   record.template_variables = parse_template_variables(record_json);
   set_record_media(listed_media, root, media, key_checker, record);
   set_volume_metadata(record_json, record);
+  set_object_marks(record_json, boxes, record);
   try {
     record.masks = parse_masks(record_json, root, record.images.size());
   } catch (const UserError& error) {
@@ -175,7 +178,9 @@ RecordReader::RecordReader(const RecordSettings& settings, const std::filesystem
     : image_root_{.folder = settings.image_root.value_or(folder),
                   .rejects_outside_paths = settings.restrict_to_image_root},
       columns_(settings.columns),
-      ignored_keys_(settings.ignore_keys) {}
+      ignored_keys_(settings.ignore_keys),
+      box_settings_(settings.boxes),
+      box_text_finder_(settings.boxes) {}
 
 Record RecordReader::read(RecordJson record_json, const std::string& fallback_id) const {
   Record record;
@@ -196,8 +201,9 @@ Record RecordReader::read(RecordJson record_json, const std::string& fallback_id
   if (!record.problem.empty()) return record;
   try {
     RecordKeyChecker key_checker(columns_, record.notices);
-    parse_conversation(record_json, image_root_, key_checker, record);
-    if (!record.images.empty() || !record.videos.empty()) add_placeholder_notices(record.turns, record.notices);
+    parse_conversation(record_json, image_root_, box_text_finder_, key_checker, record);
+    if (!record.images.empty() || !record.videos.empty())
+      add_placeholder_notices(record.turns, !record.objects.empty(), record.notices);
   } catch (const UserError& error) {
     record.problem = error.what();
   }
@@ -211,6 +217,7 @@ uint64_t RecordReader::version_hash() const {
   for (const auto& [name, source_name] : columns_) hash.add(name).add(source_name);
   hash.add(ignored_keys_.size());
   for (const std::string& key : ignored_keys_) hash.add(key);
+  hash.add(box_settings_.unit ? 1 + static_cast<uint64_t>(*box_settings_.unit) : 0U).add(box_settings_.pattern);
   return hash.value();
 }
 

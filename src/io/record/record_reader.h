@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "io/record/box_text.h"
 #include "io/record/media_slots.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
@@ -31,6 +32,8 @@ class RecordReader {
   ImageRoot image_root_;
   std::map<std::string, std::string> columns_;
   std::vector<std::string> ignored_keys_;
+  BoxSettings box_settings_;
+  BoxTextFinder box_text_finder_;
 };
 
 }  // namespace vlmtrain::io

@@ -104,7 +104,8 @@ void read_turn_media(const RecordJson& turn_json, size_t index, std::pair<size_t
 constexpr std::string_view kUnsupportedPlaceholderNotice =
     "an image placeholder of another format, read as text (write <image> or <video>)";
 constexpr std::string_view kCoordinatesInTextNotice =
-    "coordinates in a text, learned as written: pixel coordinates of the file do not match a resized image";
+    "coordinates in a text, learned as written: pixel coordinates of the file do not match a resized image "
+    "(data.boxes.in converts them)";
 
 /// Maximum length of a tag that is searched for: `<image_placeholder>` and a number of 5 digits.
 constexpr size_t kMaxTagLength = 24;
@@ -221,7 +222,7 @@ void check_no_media_in_answers(const std::vector<Turn>& turns) {
   }
 }
 
-void add_placeholder_notices(const std::vector<Turn>& turns, std::vector<Notice>& notices) {
+void add_placeholder_notices(const std::vector<Turn>& turns, bool are_coordinates_read, std::vector<Notice>& notices) {
   for (const Turn& turn : turns) {
     const std::string_view text = turn.text;
     for (size_t pos = text.find('<'); pos != std::string_view::npos; pos = text.find('<', pos + 1)) {
@@ -230,10 +231,11 @@ void add_placeholder_notices(const std::vector<Turn>& turns, std::vector<Notice>
       const std::string_view tag = text.substr(pos, end + 1);
       if (turn.role == Role::kUser && is_unsupported_placeholder(tag))
         add_notice_once(kUnsupportedPlaceholderNotice, tag, notices);
-      if (is_coordinate_tag(tag)) add_notice_once(kCoordinatesInTextNotice, tag, notices);
+      if (!are_coordinates_read && is_coordinate_tag(tag)) add_notice_once(kCoordinatesInTextNotice, tag, notices);
     }
     for (const std::string_view key : {"\"bbox_2d\"", "\"point_2d\""}) {
-      if (text.find(key) != std::string_view::npos) add_notice_once(kCoordinatesInTextNotice, key, notices);
+      if (!are_coordinates_read && text.find(key) != std::string_view::npos)
+        add_notice_once(kCoordinatesInTextNotice, key, notices);
     }
   }
 }

@@ -29,7 +29,8 @@ void check_no_media_in_answers(const std::vector<Turn>& turns);
 
 /// Adds notices about texts that other trainers interpret but this one learns as they are: image
 /// placeholders in other spellings (`<image 1>`, `<IMAGE>`, `<img>`) in turns of the user, and
-/// coordinates in the formats of Qwen-VL, InternVL and Molmo, which do not match a resized image.
-void add_placeholder_notices(const std::vector<Turn>& turns, std::vector<Notice>& notices);
+/// unless `are_coordinates_read`, coordinates in the formats of Qwen-VL, InternVL and Molmo, which do
+/// not match a resized image.
+void add_placeholder_notices(const std::vector<Turn>& turns, bool are_coordinates_read, std::vector<Notice>& notices);
 
 }  // namespace vlmtrain::io

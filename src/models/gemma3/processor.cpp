@@ -158,13 +158,18 @@ class CropReader final : public ImageReader {
     const auto num_crops = std::ssize(compute_crops(size, settings_.pan_and_scan));
     return {.text = format_image_text(tokens_per_image_, num_crops), .pixel_rows = 1 + num_crops};
   }
+  ImageView compute_view(ImageSize size, std::optional<int64_t> /*max_pixels*/) const override {
+    return make_resized_view(size, {.height = settings_.side, .width = settings_.side});
+  }
   at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const override {
     return resize_image_and_crops(image, settings_);
   }
   std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& layout, ImageSize size,
                                     std::optional<int64_t> max_pixels) const override {
     auto previews = ImageReader::preview(rows, layout, size, max_pixels);
-    if (previews.size() > 1) previews.front() = make_overview_preview(rows.select(0, 0));
+    for (MediaPreview& preview : previews) preview.is_crop = true;
+    previews.front() = previews.size() > 1 ? make_overview_preview(rows.select(0, 0)) : previews.front();
+    previews.front().is_crop = false;
     return previews;
   }
 
@@ -186,9 +191,11 @@ std::unique_ptr<Processor> make_processor(const Config& config, const ImageProce
   check_token_id(encoder->tokenizer(), kEndOfImage, "eoi_token_index", config.image_end_token_id);
   const int64_t side = config.vision.image_size;
   return std::make_unique<ConversationProcessor>(
-      ProcessorParts{.encoder = std::move(encoder),
-                     .readers = {.images = std::make_unique<CropReader>(images, config.tokens_per_image())},
-                     .input = {.row = {.height = side, .width = side}, .image_tokens = config.tokens_per_image()}},
+      ProcessorParts{
+          .encoder = std::move(encoder),
+          .readers = {.images = std::make_unique<CropReader>(images, config.tokens_per_image())},
+          .input = {.row = {.height = side, .width = side}, .image_tokens = config.tokens_per_image()},
+          .boxes = {.notation = CoordinateNotation::kLocationTokens, .box = "{y1}{x1}{y2}{x2}", .point = "{y1}{x1}"}},
       settings);
 }
 

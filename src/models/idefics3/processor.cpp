@@ -114,6 +114,12 @@ class TileReader final : public ImageReader {
     const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
     return {.text = format_image_text(grid, tokens_per_tile_), .pixel_rows = grid.num_tiles()};
   }
+  ImageView compute_view(ImageSize size, std::optional<int64_t> max_pixels) const override {
+    const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
+    const int64_t side = image_processor_.settings().tile_size;
+    if (!grid.is_split()) return make_resized_view(size, {.height = side, .width = side});
+    return make_resized_view(size, {.height = grid.rows * side, .width = grid.columns * side});
+  }
   at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const override {
     return image_processor_.process(image, max_pixels).tiles;
   }

@@ -63,6 +63,11 @@ class TileReader final : public ImageReader {
     const int64_t tiles = image_processor_.compute_grid(size, max_pixels).num_tiles();
     return {.text = format_image_text(tiles, tokens_per_tile_), .pixel_rows = tiles};
   }
+  ImageView compute_view(image::ImageSize size, std::optional<int64_t> max_pixels) const override {
+    const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
+    const int64_t side = image_processor_.tile_settings().side;
+    return make_resized_view(size, {.height = grid.rows * side, .width = grid.columns * side});
+  }
   at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const override {
     return image_processor_.process(image, max_pixels);
   }
@@ -152,7 +157,11 @@ std::unique_ptr<Processor> make_processor(const Config& config, const ImageProce
       .encoder = std::move(encoder),
       .readers = {.images = std::make_unique<TileReader>(images, tokens_per_tile),
                   .videos = std::make_unique<FrameReader>(videos, images.tile_settings(), tokens_per_tile)},
-      .input = {.row = {.height = side, .width = side}, .image_tokens = tokens_per_tile}};
+      .input = {.row = {.height = side, .width = side}, .image_tokens = tokens_per_tile},
+      .boxes = {.notation = CoordinateNotation::kNormalized1000,
+                .box = "<box>[[{x1}, {y1}, {x2}, {y2}]]</box>",
+                .point = "<box>[[{x1}, {y1}]]</box>",
+                .name = "<ref>{name}</ref>"}};
   if (config.is_hard_limit) {
     parts.max_positions = config.text.max_positions;
     parts.position_description = fmt::format(

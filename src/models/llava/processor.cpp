@@ -195,6 +195,23 @@ void check_image_size(ImageSize size, const ImageProcessorSettings& settings) {
     check_enlarged_size(size, scale_shortest_edge(padded_size, *settings.shortest_edge), "resized");
 }
 
+ImageView compute_image_view(ImageSize size, const ImageProcessorSettings& settings) {
+  const int64_t side = std::max(size.height, size.width);
+  const ImageSize padded_size = settings.pad_to_square ? ImageSize{side, side} : size;
+  const ImageSize resized_size =
+      settings.shortest_edge ? scale_shortest_edge(padded_size, *settings.shortest_edge) : settings.resized_size;
+  ImageView view = make_resized_view(padded_size, resized_size);
+  view.offset_x = static_cast<double>((padded_size.width - size.width) / 2) * view.scale_x;
+  view.offset_y = static_cast<double>((padded_size.height - size.height) / 2) * view.scale_y;
+  if (!settings.crop_size) return view;
+  const CropOverlap rows = compute_center_overlap(resized_size.height, settings.crop_size->height);
+  const CropOverlap columns = compute_center_overlap(resized_size.width, settings.crop_size->width);
+  view.offset_x += static_cast<double>(columns.target_offset - columns.source_offset);
+  view.offset_y += static_cast<double>(rows.target_offset - rows.source_offset);
+  view.size = *settings.crop_size;
+  return view;
+}
+
 at::Tensor prepare_image(const at::Tensor& image, const ImageProcessorSettings& settings) {
   check_image_size({image.size(1), image.size(2)}, settings);
   const at::Tensor padded_image =
@@ -217,6 +234,9 @@ class SingleTileReader final : public ImageReader {
   MediaLayout lay_out(ImageSize size, std::optional<int64_t> /*max_pixels*/) const override {
     check_image_size(size, settings_);
     return {.text = repeat_text(text::kImagePlaceholder, tokens_per_image_), .pixel_rows = 1};
+  }
+  ImageView compute_view(ImageSize size, std::optional<int64_t> /*max_pixels*/) const override {
+    return compute_image_view(size, settings_);
   }
   at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> /*max_pixels*/) const override {
     return prepare_image(image, settings_).unsqueeze(0);
@@ -287,7 +307,8 @@ std::unique_ptr<Processor> make_processor(const Config& config, const ImageProce
       ProcessorParts{.encoder = std::move(encoder),
                      .readers = {.images = std::make_unique<SingleTileReader>(images, config.tokens_per_image())},
                      .input = {.row = {.height = side, .width = side}, .image_tokens = config.tokens_per_image()},
-                     .masks = std::move(masks)},
+                     .masks = std::move(masks),
+                     .boxes = {.notation = CoordinateNotation::kNormalized1}},
       settings);
 }
 

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "models/llava/config.h"
+#include "models/media/image_view.h"
 #include "models/media/mask_input.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/image/decode.h"
@@ -48,6 +49,9 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
 /// Throws UserError (kBadData) if padding or resizing would enlarge an image of `size` to more than
 /// image::kMaxImagePixels.
 void check_image_size(image::ImageSize size, const ImageProcessorSettings& settings);
+
+/// Returns the view of an image of `size` in the result of prepare_image().
+ImageView compute_image_view(image::ImageSize size, const ImageProcessorSettings& settings);
 
 /// Returns the tower's input for an image: uint8 [3, height, width] as from image::decode_image() →
 /// uint8 [3, height, width] of settings.get_fixed_output_size(). Bitwise equal to transformers 5.23

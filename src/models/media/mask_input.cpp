@@ -104,6 +104,15 @@ std::vector<int64_t> find_masked_image_indices(const io::Record& record) {
   return images;
 }
 
+std::vector<at::Tensor> load_masks(const io::Record& record) {
+  std::vector<at::Tensor> masks;
+  for (const io::MaskSource& source : record.masks) {
+    const io::MediaRef& medium = record.images.at(static_cast<size_t>(source.image_index));
+    masks.push_back(read_mask(source, image::read_image_size(medium)).mask);
+  }
+  return masks;
+}
+
 data::SegmentationMasks make_meta_masks(const io::Record& record, const data::Sample& sample,
                                         std::span<const image::ImageSize> image_sizes, const MaskInputSettings& input) {
   if (!record.mask_problem.empty()) {

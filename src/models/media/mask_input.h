@@ -40,6 +40,10 @@ at::Tensor make_square_mask(const at::Tensor& mask, int64_t side);
 /// the mask is invalid or does not have `image_size`.
 image::DecodedMask read_mask(const io::MaskSource& source, image::ImageSize image_size);
 
+/// Returns the masks of a record, each in the size of its image, uint8 [height, width] of 0 and 1.
+/// Throws as read_mask().
+std::vector<at::Tensor> load_masks(const io::Record& record);
+
 /// Returns the masks of a sample without values: `pixels` and `targets` are on the meta device.
 /// `image_sizes` are the sizes of the record's images. Throws data::SampleError if the record does
 /// not have one mask per mask token of its answers, or if a mask and its image differ in size.

@@ -91,4 +91,23 @@ void add_notice(std::optional<io::Notice> notice, std::vector<io::Notice>& notic
   if (!has_notice_of_kind) notices.push_back(*std::move(notice));
 }
 
+int64_t compute_decode_bytes(const MediaLayout& layout, int64_t bytes_per_row) {
+  // Resizing allocates the resized image or frame and an intermediate result. Each is hardly
+  // larger than the rows of pixels made from it.
+  constexpr int64_t kNumResizeBuffers = 2;
+  const int64_t row_bytes = layout.pixel_rows * bytes_per_row;
+  const int64_t frames = layout.grid ? layout.grid->frames : 1;
+  return layout.decode_bytes + row_bytes + kNumResizeBuffers * row_bytes / frames;
+}
+
+void check_sample_memory(const data::Sample& sample, int64_t pixel_bytes) {
+  if (sample.decode_bytes + pixel_bytes <= compute_max_sample_bytes(get_host_limit_bytes())) return;
+  throw data::SampleError(
+      "too large for the memory",
+      fmt::format("sample {}: its pixels take {} and preprocessing {} more, beyond the limit of a quarter of the "
+                  "available {}; lower data.image_max_pixels or data.video_max_frames",
+                  sample.id, format_bytes(pixel_bytes), format_bytes(sample.decode_bytes),
+                  format_bytes(get_host_limit_bytes())));
+}
+
 }  // namespace vlmtrain::models

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/media/media_layout.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/image/size.h"
@@ -61,5 +62,13 @@ inline int64_t compute_max_sample_bytes(int64_t available_bytes) {
 /// given size. Throws UserError (kBadData) if it exceeds compute_max_sample_bytes() of
 /// `available_bytes`.
 int64_t check_decode_bytes(image::ImageSize size, data::MediaKind kind, int64_t available_bytes);
+
+/// Returns the peak host memory for decoding and preprocessing a medium, as
+/// data::Sample::decode_bytes. `bytes_per_row`: of a row of pixels.
+int64_t compute_decode_bytes(const MediaLayout& layout, int64_t bytes_per_row);
+
+/// Throws data::SampleError if a sample with `pixel_bytes` of pixels needs more than its share of
+/// host memory.
+void check_sample_memory(const data::Sample& sample, int64_t pixel_bytes);
 
 }  // namespace vlmtrain::models

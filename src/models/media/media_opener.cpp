@@ -99,11 +99,11 @@ std::vector<int64_t> MediaOpener::count_images_per_placeholder(const io::Record&
   return counts;
 }
 
-std::vector<text::Turn> MediaOpener::expand_slice_placeholders(const io::Record& record) const {
-  if (!uses_volume_slices() || std::ranges::none_of(record.images, &io::MediaRef::is_volume)) return record.turns;
+std::vector<text::Turn> MediaOpener::expand_slice_placeholders(const io::Record& record,
+                                                               std::vector<text::Turn> turns) const {
+  if (!uses_volume_slices() || std::ranges::none_of(record.images, &io::MediaRef::is_volume)) return turns;
   check_volumes(record);
   const auto counts = count_images_per_placeholder(record);
-  std::vector<text::Turn> turns = record.turns;
   size_t next_count_index = 0;
   for (text::Turn& turn : turns) turn.text = repeat_placeholders(turn.text, counts, next_count_index);
   return turns;

@@ -28,9 +28,9 @@ class MediaOpener {
   /// Throws for media that the family or the settings do not allow.
   void check_supported_media(const io::Record& record) const;
 
-  /// Returns the record's turns, with a placeholder for each slice of a volume that is used as
-  /// images.
-  std::vector<text::Turn> expand_slice_placeholders(const io::Record& record) const;
+  /// Returns `turns`, those of the record, with a placeholder for each slice of a volume that is used
+  /// as images.
+  std::vector<text::Turn> expand_slice_placeholders(const io::Record& record, std::vector<text::Turn> turns) const;
 
   /// Opens the media of a rendered chat and reads their headers. The record must outlive the
   /// result. `template_name` is for messages. Throws for media that the chat lacks or that cannot

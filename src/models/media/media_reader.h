@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "models/media/image_view.h"
 #include "models/media/media_layout.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/video.h"
@@ -30,6 +31,9 @@ class ImageReader {
   /// Throws UserError (kBadData) for a size that the family does not take.
   virtual void check_size(image::ImageSize /*size*/) const {}
   virtual MediaLayout lay_out(image::ImageSize size, std::optional<int64_t> max_pixels) const = 0;
+  /// Returns the view of an image of `size` in the rows of preprocess(), by which the coordinates of
+  /// boxes are converted. Of several views, that of the whole image.
+  virtual ImageView compute_view(image::ImageSize size, std::optional<int64_t> max_pixels) const = 0;
   /// Returns the rows of pixels of a decoded image, uint8 [3, height, width]. Shape and dtype are
   /// those of TowerInputFormat::row, the number of rows that of lay_out().
   virtual at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const = 0;

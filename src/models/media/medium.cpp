@@ -46,6 +46,9 @@ class StillMedium : public Medium {
   }
   std::optional<ShrinkRange> get_shrink_range() const final { return reader_.get_shrink_range(); }
   std::optional<image::ImageSize> image_size() const final { return size_; }
+  std::optional<ImageView> compute_view(const PixelLimits& limits) const final {
+    return reader_.compute_view(size_, limits.image);
+  }
   MediumPixels preprocess(const PixelLimits& limits, const image::Augmentation& augmentation,
                           std::vector<io::Notice>& notices) final {
     at::Tensor image = image::augment_image(decode(notices), augmentation);

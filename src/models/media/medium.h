@@ -43,6 +43,8 @@ class Medium {
   virtual std::optional<ShrinkRange> get_shrink_range() const = 0;
   /// Returns the size of an image or a slice; nothing for other media.
   virtual std::optional<image::ImageSize> image_size() const { return std::nullopt; }
+  /// Returns the view of an image or a slice; nothing for other media.
+  virtual std::optional<ImageView> compute_view(const PixelLimits& /*limits*/) const { return std::nullopt; }
   /// Decodes and preprocesses the medium, and releases its resources. Appends notices about its
   /// pixels to `notices`. Call once.
   virtual MediumPixels preprocess(const PixelLimits& limits, const image::Augmentation& augmentation,

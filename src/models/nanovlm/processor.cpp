@@ -145,6 +145,11 @@ class TileReader final : public ImageReader {
     return {.text = config_.puts_images_before_text() ? "" : format_image_text(config_, grid),
             .pixel_rows = grid.num_tiles()};
   }
+  ImageView compute_view(ImageSize size, std::optional<int64_t> max_pixels) const override {
+    const TileGrid grid = image_processor_.compute_grid(size, max_pixels);
+    const int64_t side = config_.vision.image_size;
+    return make_resized_view(size, {.height = grid.rows * side, .width = grid.columns * side});
+  }
   at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const override {
     return image_processor_.process(image, max_pixels);
   }

@@ -1,5 +1,7 @@
 #include "models/processing/chat_template.h"
 
+#include <vector>
+
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 
@@ -45,29 +47,36 @@ text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const
   return {std::move(source), std::move(template_settings), tokenizer};
 }
 
+text::RenderedChat replace_spans(const text::RenderedChat& chat, std::span<const text::TextSpan> spans,
+                                 std::span<const std::string> texts) {
+  text::RenderedChat result{.text = {}, .answers = chat.answers, .media = chat.media, .notices = chat.notices};
+  size_t copied_end = 0;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const auto [begin, end] = spans[i];
+    result.text.append(chat.text, copied_end, begin - copied_end);
+    result.text += texts[i];
+    copied_end = end;
+    const size_t added = texts[i].size() - (end - begin);  // wraps around for a shorter text
+    const auto move_span = [&](text::TextSpan& span, const text::TextSpan& original) {
+      if (original.begin >= end) span.begin += added;
+      if (original.end >= end) span.end += added;
+    };
+    for (size_t answer = 0; answer < chat.answers.size(); ++answer)
+      move_span(result.answers[answer], chat.answers[answer]);
+    for (size_t medium = 0; medium < chat.media.size(); ++medium)
+      move_span(result.media[medium].span, chat.media[medium].span);
+  }
+  result.text.append(chat.text, copied_end);
+  return result;
+}
+
 text::RenderedChat expand_media(const text::RenderedChat& chat, std::span<const std::string> expansions) {
   VLMTRAIN_CHECK(expansions.size() <= chat.media.size(), "{} images for {} placeholders in the text", expansions.size(),
                  chat.media.size());
-  text::RenderedChat expanded_chat;
-  expanded_chat.answers = chat.answers;
-  // `copied_end` is the end of the part of chat.text that is already in `expanded_chat`.
-  size_t copied_end = 0;
-  for (size_t medium = 0; medium < expansions.size(); ++medium) {
-    const auto& [span, is_video] = chat.media[medium];
-    const std::string& expansion = expansions[medium];
-    expanded_chat.text.append(chat.text, copied_end, span.begin - copied_end);
-    const size_t begin = expanded_chat.text.size();
-    expanded_chat.text += expansion;
-    expanded_chat.media.push_back({{begin, expanded_chat.text.size()}, is_video});
-    copied_end = span.end;
-    const size_t length = span.end - span.begin;
-    for (size_t i = 0; i < chat.answers.size(); ++i) {
-      if (chat.answers[i].begin >= copied_end) expanded_chat.answers[i].begin += expansion.size() - length;
-      if (chat.answers[i].end >= copied_end) expanded_chat.answers[i].end += expansion.size() - length;
-    }
-  }
-  expanded_chat.text.append(chat.text, copied_end);
-  return expanded_chat;
+  std::vector<text::TextSpan> spans;
+  spans.reserve(expansions.size());
+  for (const text::MediaSpan& medium : std::span(chat.media).first(expansions.size())) spans.push_back(medium.span);
+  return replace_spans(chat, spans, expansions);
 }
 
 }  // namespace vlmtrain::models

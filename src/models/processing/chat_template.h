@@ -29,6 +29,12 @@ struct FamilyTemplateSettings {
 text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const text::Tokenizer& tokenizer,
                                       const ProcessorSettings& settings, const FamilyTemplateSettings& family);
 
+/// Returns `chat` with the text of `spans` replaced by `texts`, and the spans of media and answers
+/// moved accordingly. REQUIRES: the spans are in order, do not overlap, and are within or outside of
+/// each answer; each media placeholder is one of the spans or outside of them.
+text::RenderedChat replace_spans(const text::RenderedChat& chat, std::span<const text::TextSpan> spans,
+                                 std::span<const std::string> texts);
+
 /// Returns `chat` with its media placeholders replaced by `expansions`, in order, and the spans of
 /// media and answers moved accordingly. Placeholders after the last expansion are kept. REQUIRES:
 /// the chat has at least as many media as expansions.

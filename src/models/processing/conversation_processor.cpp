@@ -21,16 +21,6 @@ data::SampleError make_changed_image_error(const io::Record& record) {
                       record.id)};
 }
 
-/// Returns the peak host memory for decoding a medium, as data::Sample::decode_bytes.
-int64_t compute_decode_bytes(const MediaLayout& layout, int64_t bytes_per_row) {
-  // Resizing allocates the resized image or frame and an intermediate result. Each is hardly
-  // larger than the rows of pixels made from it.
-  constexpr int64_t kNumResizeBuffers = 2;
-  const int64_t row_bytes = layout.pixel_rows * bytes_per_row;
-  const int64_t frames = layout.grid ? layout.grid->frames : 1;
-  return layout.decode_bytes + row_bytes + kNumResizeBuffers * row_bytes / frames;
-}
-
 }  // namespace
 
 ConversationProcessor::ConversationProcessor(ProcessorParts parts, const ProcessorSettings& settings)
@@ -43,6 +33,8 @@ ConversationProcessor::ConversationProcessor(ProcessorParts parts, const Process
               parts.input.row.pixels()),
       input_(parts.input),
       augment_(settings.augment),
+      box_format_(select_box_format(parts.boxes, settings.boxes.output)),
+      box_conversion_(settings.boxes),
       trains_on_last_answer_(settings.train_on == data::TrainedAnswers::kLast) {
   if (parts.masks) masks_.emplace(*std::move(parts.masks));
 }
@@ -70,13 +62,43 @@ data::Sample ConversationProcessor::process_prompt_headers(const io::Record& rec
 data::Sample ConversationProcessor::process(const io::Record& record, int64_t index, bool as_prompt,
                                             const image::Augmentation& augmentation) const {
   OpenedRecord opened = open(record, as_prompt);
+  const image::Augmentation applied = opened.objects ? augment_objects(opened, augmentation) : augmentation;
   data::Sample sample = make_header_sample(record, index, opened);
-  if (sample.pixel_values.defined()) read_pixels(record, opened, augmentation, sample);
+  if (sample.pixel_values.defined()) read_pixels(record, opened, applied, sample);
   return sample;
 }
 
+image::Augmentation ConversationProcessor::augment_objects(OpenedRecord& opened,
+                                                           const image::Augmentation& augmentation) const {
+  const image::Augmentation without_motion{.brightness_factor = augmentation.brightness_factor};
+  const image::Augmentation limited = opened.objects->limit_augmentation(augmentation);
+  if (limited == without_motion) return without_motion;
+  SampleLayout& layout = opened.layout;
+  text::RenderedChat chat = opened.objects->write(opened.chat, layout.limits, limited);
+  EncodedChat encoded_chat = encoder_->encode(chat, layout.media_layouts);
+  if (encoded_chat.token_ids.size() != layout.chat.token_ids.size()) return without_motion;
+  if (encoded_chat.label_mask != layout.chat.label_mask) return without_motion;
+  layout.chat = std::move(encoded_chat);
+  layout.written_chat = std::move(chat);
+  return limited;
+}
+
 text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const {
-  std::vector<text::Turn> turns = opener_.expand_slice_placeholders(record);
+  if (record.objects.empty()) return render_turns(record, as_prompt, nullptr);
+  return *open(record, as_prompt).layout.written_chat;
+}
+
+WrittenRecord ConversationProcessor::write_objects(const io::Record& record) const {
+  if (record.objects.empty()) return {.turns = record.turns, .coordinate_maps = {}};
+  const OpenedRecord opened = open(record, /*as_prompt=*/false);
+  return opened.objects->write_record(opened.layout.limits);
+}
+
+text::RenderedChat ConversationProcessor::render_turns(const io::Record& record, bool as_prompt,
+                                                       const ObjectWriter* objects) const {
+  std::vector<text::Turn> turns = record.turns;
+  if (objects != nullptr) turns = objects->insert_tokens(std::move(turns));
+  turns = opener_.expand_slice_placeholders(record, std::move(turns));
   if (trains_on_last_answer_) {
     const auto last_answer = std::ranges::find(turns.rbegin(), turns.rend(), io::Role::kAssistant, &text::Turn::role);
     for (auto turn = last_answer; turn != turns.rend(); ++turn)
@@ -87,10 +109,13 @@ text::RenderedChat ConversationProcessor::render(const io::Record& record, bool 
 
 ConversationProcessor::OpenedRecord ConversationProcessor::open(const io::Record& record, bool as_prompt) const {
   opener_.check_supported_media(record);  // before the template, which may reject the placeholders of such media
-  OpenedRecord opened{.chat = render(record, as_prompt), .media = {}, .layout = {}};
+  OpenedRecord opened{};
+  if (!record.objects.empty()) opened.objects = std::make_unique<ObjectWriter>(record, box_format_, box_conversion_);
+  opened.chat = render_turns(record, as_prompt, opened.objects.get());
   opened.media = opener_.open(record, opened.chat, chat_template().source().name);
   if (masks_) MaskTargets::check_media(record, opened.media);
-  opened.layout = fitter_.fit(record, opened.chat, opened.media, *encoder_);
+  if (opened.objects) opened.objects->locate(opened.media);
+  opened.layout = fitter_.fit(record, opened.chat, opened.media, opened.objects.get(), *encoder_);
   return opened;
 }
 
@@ -137,16 +162,6 @@ data::Sample ConversationProcessor::make_header_sample(const io::Record& record,
   return sample;
 }
 
-void ConversationProcessor::check_sample_memory(const data::Sample& sample, int64_t pixel_bytes) {
-  if (sample.decode_bytes + pixel_bytes <= compute_max_sample_bytes(get_host_limit_bytes())) return;
-  throw data::SampleError(
-      "too large for the memory",
-      fmt::format("sample {}: its pixels take {} and preprocessing {} more, beyond the limit of a quarter of the "
-                  "available {}; lower data.image_max_pixels or data.video_max_frames",
-                  sample.id, format_bytes(pixel_bytes), format_bytes(sample.decode_bytes),
-                  format_bytes(get_host_limit_bytes())));
-}
-
 void ConversationProcessor::read_pixels(const io::Record& record, OpenedRecord& opened,
                                         const image::Augmentation& augmentation, data::Sample& sample) const {
   at::Tensor pixels = at::empty(sample.pixel_values.sizes(), sample.pixel_values.scalar_type());
@@ -185,20 +200,14 @@ std::vector<MediaPreview> ConversationProcessor::preview_media(const io::Record&
       preview.media_index = static_cast<int64_t>(i);
       if (preview.is_volume())
         preview.name = io::describe_volume(record, static_cast<size_t>(&medium.file() - record.images.data()));
+      if (opened.objects && medium.image_size() && !preview.is_crop)
+        preview.boxes = opened.objects->get_preview_boxes(medium, opened.layout.limits,
+                                                          {preview.pixels.size(1), preview.pixels.size(2)});
       previews.push_back(std::move(preview));
     }
     first_row += layout.pixel_rows;
   }
   return previews;
-}
-
-std::vector<at::Tensor> ConversationProcessor::load_masks(const io::Record& record) const {
-  std::vector<at::Tensor> masks;
-  for (const io::MaskSource& source : record.masks) {
-    const io::MediaRef& medium = record.images.at(static_cast<size_t>(source.image_index));
-    masks.push_back(read_mask(source, image::read_image_size(medium)).mask);
-  }
-  return masks;
 }
 
 std::optional<data::Sample> ConversationProcessor::make_mask_prompt(const io::Record& record,

@@ -5,11 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "models/media/mask_input.h"
 #include "models/media/mask_targets.h"
 #include "models/media/media_layout.h"
 #include "models/media/media_opener.h"
 #include "models/processing/chat_encoder.h"
 #include "models/processing/length_fitter.h"
+#include "models/processing/object_writer.h"
+#include "vlmtrain/models/box_format.h"
 #include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
@@ -24,6 +27,7 @@ struct ProcessorParts {
   /// As in LengthLimits; set for models that cannot process longer samples.
   int64_t max_positions = std::numeric_limits<int64_t>::max();
   std::string position_description{};
+  BoxFormat boxes{};  ///< text of boxes in the family's training data
 };
 
 /// The processor of all families: opens the media, fits their sizes to data.max_length, tokenizes
@@ -42,9 +46,10 @@ class ConversationProcessor final : public Processor {
   const text::ChatTemplate& chat_template() const override { return encoder_->chat_template(); }
   int64_t max_positions() const override { return fitter_.limits().max_positions; }
   text::RenderedChat render(const io::Record& record, bool as_prompt) const override;
+  WrittenRecord write_objects(const io::Record& record) const override;
   std::vector<MediaPreview> preview_media(const io::Record& record, const data::Sample& sample) const override;
   bool predicts_masks() const override { return masks_.has_value(); }
-  std::vector<at::Tensor> load_masks(const io::Record& record) const override;
+  std::vector<at::Tensor> load_masks(const io::Record& record) const override { return models::load_masks(record); }
   std::optional<data::Sample> make_mask_prompt(const io::Record& record, const data::Sample& prompt,
                                                const std::vector<int64_t>& answer) const override;
 
@@ -53,10 +58,17 @@ class ConversationProcessor final : public Processor {
   struct OpenedRecord {
     text::RenderedChat chat;
     MediaList media;
+    std::unique_ptr<ObjectWriter> objects;  ///< null if the record has no names and boxes
     SampleLayout layout;
   };
 
   OpenedRecord open(const io::Record& record, bool as_prompt) const;
+  /// Renders the turns of `record`, with tokens instead of boxes if `objects` is not null.
+  text::RenderedChat render_turns(const io::Record& record, bool as_prompt, const ObjectWriter* objects) const;
+  /// Writes the boxes of an opened record as `augmentation` moves them, and returns the augmentation
+  /// to apply. Flip and rotation are omitted if they would move a box out of its image or change the
+  /// number of tokens, on which packs and plans rely.
+  image::Augmentation augment_objects(OpenedRecord& opened, const image::Augmentation& augmentation) const;
   /// Returns the sample with pixel_values and masks on the meta device. Throws data::SampleError if
   /// it exceeds the memory limit or if its text contains image tokens.
   data::Sample make_header_sample(const io::Record& record, int64_t index, const OpenedRecord& opened) const;
@@ -65,9 +77,6 @@ class ConversationProcessor final : public Processor {
                    data::Sample& sample) const;
   data::Sample process(const io::Record& record, int64_t index, bool as_prompt,
                        const image::Augmentation& augmentation) const;
-  /// Throws data::SampleError if a sample with `pixel_bytes` of pixels needs more than its share of
-  /// host memory.
-  static void check_sample_memory(const data::Sample& sample, int64_t pixel_bytes);
 
   std::unique_ptr<const ChatEncoder> encoder_;
   MediaOpener opener_;
@@ -75,6 +84,8 @@ class ConversationProcessor final : public Processor {
   std::optional<MaskTargets> masks_;
   TowerInputFormat input_;
   image::AugmentSettings augment_;
+  BoxFormat box_format_;
+  data::BoxConversion box_conversion_;
   bool trains_on_last_answer_;
 };
 

@@ -79,14 +79,15 @@ class MediaShrinker {
 
 /// Returns the layouts of all media at the given limits, and the tokenized chat.
 SampleLayout lay_out_sample(const io::Record& record, const text::RenderedChat& chat, const MediaList& media,
-                            const ChatEncoder& encoder, const PixelLimits& limits) {
+                            const ObjectWriter* objects, const ChatEncoder& encoder, const PixelLimits& limits) {
   SampleLayout layout{.limits = limits, .media_layouts = {}, .chat = {}};
   layout.media_layouts.reserve(media.size());
   for (const auto& medium : media) {
     layout.media_layouts.push_back(
         rethrow_medium_errors(record, medium->kind(), [&] { return medium->lay_out(limits); }));
   }
-  layout.chat = encoder.encode(chat, layout.media_layouts);
+  if (objects != nullptr) layout.written_chat = objects->write(chat, limits);
+  layout.chat = encoder.encode(layout.written_chat ? *layout.written_chat : chat, layout.media_layouts);
   return layout;
 }
 
@@ -114,7 +115,7 @@ std::string format_shortening_advice(const io::Record& record, const MediaList& 
 }  // namespace
 
 SampleLayout LengthFitter::fit(const io::Record& record, const text::RenderedChat& chat, const MediaList& media,
-                               const ChatEncoder& encoder) const {
+                               const ObjectWriter* objects, const ChatEncoder& encoder) const {
   const int64_t max_tokens = std::min(length_limits_.max_length, length_limits_.max_positions);
   const bool shrinks_media = length_limits_.on_too_long == data::LongSamplePolicy::kShrink;
   const MediaShrinker shrinker(media, encoder);
@@ -123,7 +124,7 @@ SampleLayout LengthFitter::fit(const io::Record& record, const text::RenderedCha
   // long text.
   const bool media_exceed_limit = lowest_limits && shrinker.count_tokens({}) > max_tokens;
   SampleLayout layout =
-      lay_out_sample(record, chat, media, encoder, media_exceed_limit ? *lowest_limits : PixelLimits{});
+      lay_out_sample(record, chat, media, objects, encoder, media_exceed_limit ? *lowest_limits : PixelLimits{});
   if (!media_exceed_limit && layout.tokens() <= max_tokens) return layout;
   if (!lowest_limits) throw_sample_too_long_error(record, media, layout.tokens(), std::nullopt);
 
@@ -136,7 +137,7 @@ SampleLayout LengthFitter::fit(const io::Record& record, const text::RenderedCha
       throw_sample_too_long_error(record, media, shrunk.tokens,
                                   num_text_tokens + shrinker.count_tokens(*lowest_limits));
     }
-    layout = lay_out_sample(record, chat, media, encoder, *limits);
+    layout = lay_out_sample(record, chat, media, objects, encoder, *limits);
     // May be positive although the media fit their budget, since the tokenization of text next to
     // media depends on them.
     excess = layout.tokens() - max_tokens;

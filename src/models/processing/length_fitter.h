@@ -9,6 +9,7 @@
 #include "models/media/media_layout.h"
 #include "models/media/media_opener.h"
 #include "models/processing/chat_encoder.h"
+#include "models/processing/object_writer.h"
 #include "vlmtrain/data/index/bad_samples.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/record.h"
@@ -20,7 +21,8 @@ struct SampleLayout {
   PixelLimits limits;
   std::vector<MediaLayout> media_layouts;
   EncodedChat chat;
-  std::optional<data::ShrinkInfo> shrink_info{};  ///< set if media were shrunk
+  std::optional<text::RenderedChat> written_chat{};  ///< the chat with its boxes; nothing without an ObjectWriter
+  std::optional<data::ShrinkInfo> shrink_info{};     ///< set if media were shrunk
 
   int64_t tokens() const { return std::ssize(chat.token_ids); }
 };
@@ -46,10 +48,11 @@ class LengthFitter {
 
   const LengthLimits& limits() const { return length_limits_; }
 
-  /// Returns the layout that fits the limits and removes the fewest pixels. Throws
-  /// data::SampleTooLongError if none fits, and data::SampleError for unusable media.
+  /// Returns the layout that fits the limits and removes the fewest pixels. `objects` writes the
+  /// boxes of the record; null: it has none. Throws data::SampleTooLongError if no layout fits, and
+  /// data::SampleError for unusable media and boxes.
   SampleLayout fit(const io::Record& record, const text::RenderedChat& chat, const MediaList& media,
-                   const ChatEncoder& encoder) const;
+                   const ObjectWriter* objects, const ChatEncoder& encoder) const;
 
  private:
   [[noreturn]] void throw_sample_too_long_error(const io::Record& record, const MediaList& media, int64_t tokens,

@@ -67,6 +67,10 @@ MediaLayout GridImageReader::lay_out(image::ImageSize size, std::optional<int64_
   return make_media_layout(compute_grid(1, compute_size(size, max_pixels), vision_), kImagePad, vision_);
 }
 
+ImageView GridImageReader::compute_view(image::ImageSize size, std::optional<int64_t> max_pixels) const {
+  return make_resized_view(size, compute_size(size, max_pixels));
+}
+
 at::Tensor GridImageReader::preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   PatchWriter patches(1, compute_size({image.size(1), image.size(2)}, max_pixels), settings_.filter, vision_);
   patches.add(image);

@@ -31,6 +31,7 @@ class GridImageReader final : public ImageReader {
 
   void check_size(image::ImageSize size) const override;
   MediaLayout lay_out(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
+  ImageView compute_view(image::ImageSize size, std::optional<int64_t> max_pixels) const override;
   at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const override;
   std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
                                     std::optional<int64_t> max_pixels) const override;

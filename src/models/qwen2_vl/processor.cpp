@@ -81,6 +81,20 @@ TowerInputFormat make_patch_format(const VisionConfig& vision) {
   return {.row = {.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size}};
 }
 
+namespace {
+
+/// Returns the format of the published models: Qwen2.5-VL writes pixels of the resized image, Qwen2-VL
+/// thousandths between tokens of its own.
+BoxFormat make_box_format(const Config& config) {
+  if (config.vision.uses_qwen2_5_layers) return {.notation = CoordinateNotation::kAbsolute};
+  return {.notation = CoordinateNotation::kNormalized1000,
+          .box = "<|box_start|>({x1},{y1}),({x2},{y2})<|box_end|>",
+          .point = "<|box_start|>({x1},{y1})<|box_end|>",
+          .name = "<|object_ref_start|>{name}<|object_ref_end|>"};
+}
+
+}  // namespace
+
 std::unique_ptr<Processor> make_processor(const Config& config, const PixelSettings& images, VideoSettings videos,
                                           text::Tokenizer tokenizer, text::ChatTemplate chat_template,
                                           const ProcessorSettings& settings) {
@@ -99,7 +113,8 @@ std::unique_ptr<Processor> make_processor(const Config& config, const PixelSetti
               std::move(chat_template)),
           .readers = {.images = std::make_unique<GridImageReader>(config.vision, images),
                       .videos = std::make_unique<PairedFrameReader>(config, videos, grid_settings)},
-          .input = make_patch_format(config.vision)},
+          .input = make_patch_format(config.vision),
+          .boxes = make_box_format(config)},
       settings);
 }
 

@@ -207,7 +207,8 @@ std::unique_ptr<Processor> make_processor(const Config& config, const qwen2_vl::
               GridEncoder::VideoPositions{.are_frames_separate = true}, std::move(tokenizer), std::move(chat_template)),
           .readers = {.images = std::make_unique<qwen2_vl::GridImageReader>(config.vision, images),
                       .videos = std::make_unique<TimestampedVideoReader>(config.vision, videos, grid_settings)},
-          .input = qwen2_vl::make_patch_format(config.vision)},
+          .input = qwen2_vl::make_patch_format(config.vision),
+          .boxes = {.notation = CoordinateNotation::kNormalized1000}},
       settings);
 }
 

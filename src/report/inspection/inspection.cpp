@@ -152,6 +152,8 @@ ordered_json make_samples_json(const Inspection& inspection) {
                             {"tile_height", preview.tile_height},
                             {"tile_width", preview.tile_width},
                             {"is_overview", preview.is_overview}});
+      for (const auto& [first, last] : preview.boxes)
+        media_json.back()["boxes"].push_back({first.x, first.y, last.x, last.y});
       if (!preview.is_volume()) continue;
       media_json.back()["voxels"] = preview.volume_size;
       media_json.back()["name"] = preview.name;

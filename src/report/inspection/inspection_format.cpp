@@ -233,6 +233,23 @@ std::string render_tile_lines(const models::MediaPreview& preview) {
   return lines.empty() ? "" : fmt::format(R"(<path class="tiles" d="{}"/>)", lines);
 }
 
+/// Returns the outlines of the boxes and crosses for the points.
+std::string render_boxes(const models::MediaPreview& preview) {
+  constexpr double kCrossArm = 6;  // pixels of the image; chosen by eye
+  std::string elements;
+  for (const image::Box& box : preview.boxes) {
+    const auto [x1, y1] = box.top_left;
+    const auto [x2, y2] = box.bottom_right;
+    if (box.is_point()) {
+      elements += fmt::format(R"(<path class="box" d="M{:.1f} {:.1f}h{}M{:.1f} {:.1f}v{}"/>)", x1 - kCrossArm, y1,
+                              2 * kCrossArm, x1, y1 - kCrossArm, 2 * kCrossArm);
+    } else {
+      elements += fmt::format(R"(<path class="box" d="M{:.1f} {:.1f}H{:.1f}V{:.1f}H{:.1f}Z"/>)", x1, y1, x2, y2, x1);
+    }
+  }
+  return elements;
+}
+
 std::string format_volume_caption(const models::MediaPreview& preview, int64_t num_frames) {
   const auto& [right, front, top] = preview.volume_size;
   std::string text = fmt::format("volume {}: {} × {} × {}", preview.media_index + 1, right, front, top);
@@ -250,16 +267,18 @@ std::string format_caption(const models::MediaPreview& preview, int64_t num_fram
   const int64_t rows = height / preview.tile_height, columns = width / preview.tile_width;
   if (rows * columns > 1) text += fmt::format(", {} × {} tiles", columns, rows);
   if (preview.is_overview) text += ", overview";
+  if (preview.is_crop) text += ", crop";
+  if (!preview.boxes.empty()) text += fmt::format(", {} boxes and points", preview.boxes.size());
   return text;
 }
 
 std::string render_media_figure(const models::MediaPreview& preview, int64_t num_frames) {
   const int64_t height = preview.pixels.size(1), width = preview.pixels.size(2);
   return fmt::format(
-      R"(<figure{}><svg viewBox="0 0 {} {}"><image width="{}" height="{}" href="data:image/png;base64,{}"/>{}</svg>)"
+      R"(<figure{}><svg viewBox="0 0 {} {}"><image width="{}" height="{}" href="data:image/png;base64,{}"/>{}{}</svg>)"
       "<figcaption>{}</figcaption></figure>\n",
       preview.is_overview || num_frames > 1 ? R"( class="small")" : "", width, height, width, height,
-      base64_encode(image::encode_png(preview.pixels.contiguous())), render_tile_lines(preview),
+      base64_encode(image::encode_png(preview.pixels.contiguous())), render_tile_lines(preview), render_boxes(preview),
       format_caption(preview, num_frames));
 }
 

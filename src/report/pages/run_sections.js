@@ -139,7 +139,10 @@ function predictionsSection(data) {
   const last = Math.max(...samples.map((sample) => sample.answers[sample.answers.length - 1].step));
   const overlays = ({ masks }) => (!masks ? null : html("div", { class: "overlays" }, masks.map((mask) => html("figure", {},
     html("img", { src: mask.overlay, alt: "" }), html("figcaption", {}, [mask.structure, `Dice ${words.dice(mask.dice)}`].filter(Boolean).join(", "))))));
+  const boxOverlay = ({ boxes }) => (!boxes ? null : html("div", { class: "overlays" }, html("figure", {},
+    html("img", { src: boxes.overlay, alt: "" }), html("figcaption", {}, `IoU ${words.dice(boxes.iou)}`))));
   const withMasks = samples.some((sample) => sample.answers.some((answer) => answer.masks));
+  const withBoxes = samples.some((sample) => sample.answers.some((answer) => answer.boxes));
   const picture = (captions) => (uri, place) => {
     const image = html("img", { src: uri, alt: "" });
     return captions && captions[place] ? html("figure", {}, image, html("figcaption", {}, captions[place])) : image;
@@ -150,11 +153,12 @@ function predictionsSection(data) {
     html("table", {}, html("tbody", {},
       html("tr", { class: "expected" }, html("td", {}, "expected"), html("td", {}, sample.expected)),
       sample.answers.map((answer) => html("tr", { class: plain(answer.answer) === plain(sample.expected) ? "right" : "other" },
-        html("td", {}, answer.step === 0 ? "before" : `step ${words.grouped(answer.step)}`), html("td", {}, answer.answer === "" ? html("i", {}, "empty") : answer.answer, overlays(answer)))))),
+        html("td", {}, answer.step === 0 ? "before" : `step ${words.grouped(answer.step)}`), html("td", {}, answer.answer === "" ? html("i", {}, "empty") : answer.answer, overlays(answer), boxOverlay(answer)))))),
     html("p", { class: "hint" }, [sample.task, sample.id].filter((part) => part !== "").join(" · ")));
   return [html("h2", {}, "Predictions"),
     html("p", { class: "hint first" }, `Answers of the model, the latest after step ${words.grouped(last)}. Green: matches the expected answer.`,
       withMasks ? " Masks are drawn for the expected answer: orange is the model's, the green outline the true one." : "",
+      withBoxes ? " Boxes: orange are the model's, green the expected ones." : "",
       hidden > 0 ? ` ${words.counted(hidden, "earlier sample")} are in predictions.jsonl only.` : ""),
     html("div", { class: "answers" }, samples.map(sampleBox))];
 }

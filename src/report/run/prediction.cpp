@@ -58,6 +58,7 @@ std::string Prediction::to_json_line() const {
   for (const auto& mask : masks) {
     json["masks"].push_back({{"structure", mask.structure}, {"dice", mask.dice}, {"overlay", mask.overlay_uri}});
   }
+  if (boxes) json["boxes"] = {{"iou", boxes->iou}, {"overlay", boxes->overlay_uri}};
   return io::to_json_string(json);
 }
 
@@ -78,6 +79,24 @@ std::string make_overlay_uri(const at::Tensor& image, const at::Tensor& predicte
   return make_jpeg_data_uri(
       image::draw_mask_comparison(shrink_image(image, size), {resize(predicted)}, {resize(truth)}),
       kOverlayJpegQuality);
+}
+
+std::string make_box_overlay_uri(const at::Tensor& image, const std::vector<image::Box>& predicted,
+                                 const std::vector<image::Box>& truth) {
+  const image::ImageSize size = limit_image_size({image.size(1), image.size(2)}, kMaxOverlaySide);
+  const double scale_x = static_cast<double>(size.width) / static_cast<double>(image.size(2));
+  const double scale_y = static_cast<double>(size.height) / static_cast<double>(image.size(1));
+  std::vector<image::OverlayBox> overlays;
+  const auto add = [&](const std::vector<image::Box>& boxes, const std::array<uint8_t, 3>& color) {
+    for (const auto& [first, last] : boxes) {
+      overlays.push_back({.box = {.top_left = {.x = first.x * scale_x, .y = first.y * scale_y},
+                                  .bottom_right = {.x = last.x * scale_x, .y = last.y * scale_y}},
+                          .color = color});
+    }
+  };
+  add(truth, image::kTrueBoxColor);
+  add(predicted, image::kPredictedBoxColor);
+  return make_jpeg_data_uri(image::draw_boxes(shrink_image(image, size), overlays), kOverlayJpegQuality);
 }
 
 }  // namespace vlmtrain::report

@@ -106,6 +106,15 @@ nlohmann::json make_valid_masks_json(const nlohmann::json& line) {
   return masks_json;
 }
 
+/// Returns the valid boxes as {"iou", "overlay"}; null without boxes.
+nlohmann::json make_valid_boxes_json(const nlohmann::json& line) {
+  const auto boxes = line.find("boxes");
+  if (boxes == line.end() || !boxes->is_object()) return {};
+  auto overlay_uri = get_string_or_empty(*boxes, "overlay");
+  if (!is_image_uri(overlay_uri)) return {};
+  return {{"iou", get_number_or_nan(*boxes, "iou")}, {"overlay", std::move(overlay_uri)}};
+}
+
 }  // namespace
 
 void RunPredictions::add(const nlohmann::json& line) {
@@ -113,7 +122,7 @@ void RunPredictions::add(const nlohmann::json& line) {
   const std::string question = get_truncated_string(line, "question");
   const Answer answer{get_integer_or_zero(line, "step"),
                       get_truncated_string(line, io::find_field_name(line, {"answer", "given"})),
-                      make_valid_masks_json(line)};
+                      make_valid_masks_json(line), make_valid_boxes_json(line)};
   const auto sample_entry = std::find_if(samples_.begin(), samples_.end(), [&](const PredictedSample& sample) {
     return sample.id == id && sample.question == question;
   });
@@ -164,6 +173,7 @@ nlohmann::json RunPredictions::to_json() const {
     for (const auto& answer : sample.answers) {
       auto& answer_json = answers.emplace_back(nlohmann::json{{"step", answer.step}, {"answer", answer.text}});
       if (!answer.masks.is_null()) answer_json["masks"] = answer.masks;
+      if (!answer.boxes.is_null()) answer_json["boxes"] = answer.boxes;
     }
     samples.push_back({{"id", sample.id},
                        {"task", sample.task},

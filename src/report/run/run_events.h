@@ -48,7 +48,8 @@ class RunPredictions {
   void add(const nlohmann::json& line);
 
   /// Returns {"samples": [{"id", "task", "question", "expected", "images", for volumes "captions",
-  /// "answers": [{"step", "answer", for masks "masks": [{"structure", "dice", "overlay"}]}, oldest
+  /// "answers": [{"step", "answer", for masks "masks": [{"structure", "dice", "overlay"}], for boxes
+  /// "boxes": {"iou", "overlay"}}, oldest
   /// first]}], "hidden": number of samples that are not shown}.
   nlohmann::json to_json() const;
 
@@ -57,6 +58,7 @@ class RunPredictions {
     int64_t step;
     std::string text;
     nlohmann::json masks;  // null without masks
+    nlohmann::json boxes;  // null without boxes
   };
   /// A sample with its answers, oldest first.
   struct PredictedSample {

@@ -158,8 +158,9 @@ namespace {
 
 /// Returns whether `setting` (key=value) determines how records are read.
 bool is_record_setting(std::string_view setting) {
-  constexpr std::array kRecordSettingPrefixes =
-      std::to_array<std::string_view>({"data.columns=", "data.columns.", "data.ignore_keys=", "data.image_root="});
+  constexpr std::array kRecordSettingPrefixes = std::to_array<std::string_view>(
+      {"data.columns=", "data.columns.",
+       "data.ignore_keys=", "data.image_root=", "data.boxes.in=", "data.boxes.pattern="});
   return std::ranges::any_of(kRecordSettingPrefixes,
                              [&](std::string_view prefix) { return setting.starts_with(prefix); });
 }
@@ -179,9 +180,10 @@ io::RecordSettings load_record_settings(const std::filesystem::path& checkpoint,
   std::error_code error;
   if (std::filesystem::exists(checkpoint / "trainer_state" / "state.json", error)) {
     const nlohmann::ordered_json fingerprint = load_run_state(checkpoint).fingerprint;
-    const std::string key = "data.ignore_keys";
-    if (fingerprint.contains(key))
-      all_settings.push_back(fmt::format("{}={}", key, format_setting_value(fingerprint, key)));
+    for (const std::string key : {"data.ignore_keys", "data.boxes.in", "data.boxes.pattern"}) {
+      if (fingerprint.contains(key))
+        all_settings.push_back(fmt::format("{}={}", key, format_setting_value(fingerprint, key)));
+    }
   }
   all_settings.insert(all_settings.end(), settings.begin(), settings.end());
   data::DataOptions options;

@@ -40,6 +40,19 @@ std::vector<report::PredictedMask> make_mask_overlays(const io::Record& record,
   return mask_overlays;
 }
 
+std::optional<report::PredictedBoxes> make_box_overlay(const io::Record& record,
+                                                       const std::optional<evaluation::BoxComparison>& boxes) {
+  if (!boxes) return std::nullopt;
+  try {
+    const at::Tensor image = image::decode_image(record.images.at(static_cast<size_t>(boxes->image_index)));
+    return report::PredictedBoxes{
+        .iou = boxes->iou,
+        .overlay_uri = report::make_box_overlay_uri(image, boxes->predicted_boxes, boxes->true_boxes)};
+  } catch (const std::exception&) {
+    return std::nullopt;  // the report shows no boxes then
+  }
+}
+
 }  // namespace
 
 SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
@@ -123,7 +136,8 @@ bool SamplePredictions::predict_next_record(int64_t step) {
                               .answer = answer.prediction,
                               .thumbnail_uris = get_or_make_thumbnails(record).images,
                               .volume_captions = get_or_make_thumbnails(record).captions,
-                              .masks = make_mask_overlays(record, answer.masks)});
+                              .masks = make_mask_overlays(record, answer.masks),
+                              .boxes = make_box_overlay(record, answer.boxes)});
   };
   last_prediction_step_ = step;
   const auto start = Clock::now();

@@ -268,7 +268,7 @@ TEST(RecordKeys, BlocksWithoutATypeAreReadByTheirKey) {
   EXPECT_THAT(read_with_content(R"([{"image": "p.png", "text": "Q"}])").problem, HasSubstr("no \"type\""));
 }
 
-TEST(RecordKeys, BoxPlaceholdersAreProblems) {
+TEST(RecordKeys, BoxMarksMustMatchTheBoxes) {
   const auto boxes = [](std::string_view question) {
     return read(fmt::format(
         R"({{"question": "{}", "answer": "A", "objects": {{"ref": ["cat"], "bbox": [[0, 0, 1, 1]]}}}})", question));

@@ -13,7 +13,7 @@ using testing::SizeIs;
 
 std::vector<Notice> get_notices(Role role, const std::string& text) {
   std::vector<Notice> notices;
-  add_placeholder_notices({{role, text}, {role, text}}, notices);
+  add_placeholder_notices({{role, text}, {role, text}}, /*are_coordinates_read=*/false, notices);
   return notices;
 }
 

@@ -1,0 +1,183 @@
+#include "io/record/object_marks.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/record/json_values.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
+
+namespace vlmtrain::io {
+namespace {
+
+/// The names and boxes that a record lists.
+struct ListedObjects {
+  std::vector<std::string> names;
+  std::vector<std::vector<double>> boxes;
+  CoordinateUnit unit = CoordinateUnit::kAbsolute;
+  std::vector<int64_t> image_indices;  ///< of the boxes; empty: the first image
+};
+
+const RecordJson* find_content(const RecordJson& object, const char* key) {
+  const RecordJson* value = find_present_value(object, {key});
+  return value != nullptr && !is_blank(*value) ? value : nullptr;
+}
+
+/// Returns the numbers of a box or a point. `index` counts from 0, for messages.
+std::vector<double> parse_coordinates(const RecordJson& value, size_t index) {
+  const bool is_list =
+      value.is_array() && std::ranges::all_of(value, [](const RecordJson& number) { return number.is_number(); });
+  if (!is_list || (value.size() != 2 && value.size() != 4)) {
+    throw data_error("its box {} is {}; write [x1, y1, x2, y2], or [x, y] for a point", index + 1,
+                     make_value_excerpt(value));
+  }
+  return value.get<std::vector<double>>();
+}
+
+std::vector<std::vector<double>> parse_boxes(const RecordJson& value) {
+  if (!value.is_array()) throw data_error("its boxes are {}; write a list of them", make_value_excerpt(value));
+  std::vector<std::vector<double>> boxes;
+  if (value.front().is_number()) {
+    boxes.push_back(parse_coordinates(value, 0));
+    return boxes;
+  }
+  for (size_t i = 0; i < value.size(); ++i) boxes.push_back(parse_coordinates(value[i], i));
+  return boxes;
+}
+
+CoordinateUnit parse_unit(const RecordJson& value) {
+  static constexpr std::pair<const char*, CoordinateUnit> kUnits[]{
+      {"real", CoordinateUnit::kAbsolute},           {"absolute", CoordinateUnit::kAbsolute},
+      {"norm1", CoordinateUnit::kNormalized1},       {"normalized_1", CoordinateUnit::kNormalized1},
+      {"norm1000", CoordinateUnit::kNormalized1000}, {"normalized_1000", CoordinateUnit::kNormalized1000}};
+  const auto* const unit = std::ranges::find_if(kUnits, [&](const auto& entry) { return value == entry.first; });
+  if (unit != std::end(kUnits)) return unit->second;
+  throw data_error("its \"bbox_type\" is {}; write \"real\" (pixels), \"norm1\" (0 to 1) or \"norm1000\" (0 to 1000)",
+                   make_value_excerpt(value));
+}
+
+std::vector<std::string> parse_names(const RecordJson& value) {
+  std::vector<std::string> names;
+  if (value.is_string()) return {value.get<std::string>()};
+  if (!value.is_array()) throw data_error("its \"ref\" is {}; write a list of names", make_value_excerpt(value));
+  for (const RecordJson& name : value) {
+    if (!name.is_string()) throw data_error("its \"ref\" has the entry {}; write names", make_value_excerpt(name));
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+/// Returns one image index per box. `value` is an index for all boxes, or a list.
+std::vector<int64_t> parse_image_indices(const RecordJson& value, size_t num_boxes) {
+  const auto is_index = [](const RecordJson& entry) { return entry.is_number_integer(); };
+  if (is_index(value)) return std::vector<int64_t>(num_boxes, value.get<int64_t>());
+  if (value.is_array() && value.size() == num_boxes && std::ranges::all_of(value, is_index)) return value;
+  throw data_error("its \"image_id\" is {}; write the index of an image, from 0, for each box",
+                   make_value_excerpt(value));
+}
+
+ListedObjects parse_listed_objects(const RecordJson& record, std::optional<CoordinateUnit> default_unit) {
+  ListedObjects listed{
+      .names = {}, .boxes = {}, .unit = default_unit.value_or(CoordinateUnit::kAbsolute), .image_indices = {}};
+  const RecordJson* objects = find_content(record, "objects");
+  if (objects == nullptr) {
+    for (const char* key : {"bbox", "bboxes", "boxes"}) {
+      const RecordJson* boxes = find_content(record, key);
+      if (boxes != nullptr) {
+        listed.boxes = parse_boxes(*boxes);
+        break;
+      }
+    }
+    return listed;
+  }
+  if (!objects->is_object()) {
+    throw data_error("its \"objects\" is {}; write {{\"ref\": names, \"bbox\": boxes}}", make_value_excerpt(*objects));
+  }
+  if (const RecordJson* names = find_content(*objects, "ref")) listed.names = parse_names(*names);
+  if (const RecordJson* boxes = find_content(*objects, "bbox")) listed.boxes = parse_boxes(*boxes);
+  if (const RecordJson* unit = find_content(*objects, "bbox_type")) listed.unit = parse_unit(*unit);
+  if (const RecordJson* images = find_content(*objects, "image_id"))
+    listed.image_indices = parse_image_indices(*images, listed.boxes.size());
+  return listed;
+}
+
+/// Returns the marks of one kind, in order.
+std::vector<ObjectMark> find_marks(const std::vector<Turn>& turns, std::string_view mark) {
+  std::vector<ObjectMark> marks;
+  for (size_t turn = 0; turn < turns.size(); ++turn) {
+    const std::string& text = turns[turn].text;
+    for (size_t pos = text.find(mark); pos != std::string::npos; pos = text.find(mark, pos + mark.size())) {
+      marks.push_back({.turn_index = turn, .range = {.begin = pos, .end = pos + mark.size()}});
+    }
+  }
+  return marks;
+}
+
+void check_count(size_t num_listed, size_t num_marks, std::string_view nouns, std::string_view mark) {
+  if (num_listed == num_marks) return;
+  throw data_error(
+      "its text has {} marks {} for {} {} in \"objects\"; write one mark for each, or set data.ignore_keys=[objects] "
+      "to "
+      "learn the marks as text",
+      num_marks, mark, num_listed, nouns);
+}
+
+/// Adds the marks that stand for the listed objects.
+void add_listed_objects(const RecordJson& record_json, std::optional<CoordinateUnit> default_unit, Record& record) {
+  std::vector<ObjectMark> box_marks = find_marks(record.turns, kBoxMark);
+  std::vector<ObjectMark> name_marks = find_marks(record.turns, kNameMark);
+  if (box_marks.empty() && name_marks.empty()) return;
+  ListedObjects listed = parse_listed_objects(record_json, default_unit);
+  if (listed.boxes.empty() && listed.names.empty()) return;  // the marks are texts
+  check_count(listed.boxes.size(), box_marks.size(), "boxes", kBoxMark);
+  check_count(listed.names.size(), name_marks.size(), "names", kNameMark);
+  for (size_t i = 0; i < name_marks.size(); ++i) {
+    name_marks[i].name = std::move(listed.names[i]);
+    record.objects.push_back(std::move(name_marks[i]));
+  }
+  for (size_t i = 0; i < box_marks.size(); ++i) {
+    box_marks[i].coordinates = std::move(listed.boxes[i]);
+    box_marks[i].unit = listed.unit;
+    if (!listed.image_indices.empty()) box_marks[i].image_index = listed.image_indices[i];
+    record.objects.push_back(std::move(box_marks[i]));
+  }
+}
+
+void check_object(const ObjectMark& object, const Record& record) {
+  if (object.is_name()) return;
+  if (object.image_index < 0 || object.image_index >= std::ssize(record.images)) {
+    throw data_error("it has a box of image {}, but {}; image indices begin with 0", object.image_index,
+                     pluralize(std::ssize(record.images), "image"));
+  }
+  const std::vector<double>& values = object.coordinates;
+  if (values.size() == 4 && (values[2] < values[0] || values[3] < values[1])) {
+    throw data_error(
+        "its box [{}, {}, {}, {}] ends before it begins; write [x1, y1, x2, y2], not [x, y, width, height]", values[0],
+        values[1], values[2], values[3]);
+  }
+}
+
+}  // namespace
+
+void add_objects_to_hash(ContentHash& hash, std::span<const ObjectMark> objects) {
+  for (const ObjectMark& object : objects) {
+    hash.add(object.turn_index).add(object.range.begin).add(object.range.end).add(object.name);
+    hash.add(static_cast<uint64_t>(object.unit)).add(static_cast<uint64_t>(object.image_index));
+    for (const double value : object.coordinates) hash.add(std::bit_cast<uint64_t>(value));
+  }
+}
+
+void set_object_marks(const RecordJson& record_json, const BoxTextFinder& boxes, Record& record) {
+  add_listed_objects(record_json, boxes.unit(), record);
+  boxes.add_objects(record);
+  for (const ObjectMark& object : record.objects) check_object(object, record);
+  std::ranges::sort(record.objects, {},
+                    [](const ObjectMark& object) { return std::pair(object.turn_index, object.range.begin); });
+}
+
+}  // namespace vlmtrain::io

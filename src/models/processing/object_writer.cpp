@@ -1,0 +1,261 @@
+#include "models/processing/object_writer.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "models/media/box_geometry.h"
+#include "models/processing/box_format.h"
+#include "models/processing/chat_template.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample/sample.h"
+
+namespace vlmtrain::models {
+
+namespace {
+
+using image::Box;
+using image::ImageSize;
+using image::Point;
+
+/// The delimiters of a token: U+E0F0 and U+E0F1, private-use characters.
+constexpr std::string_view kTokenBegin = "\xEE\x83\xB0", kTokenEnd = "\xEE\x83\xB1";
+
+std::string make_token(size_t slot_index) {
+  return fmt::format("{}{}{}", kTokenBegin, slot_index, kTokenEnd);
+}
+
+/// A token in a rendered chat.
+struct TokenSpan {
+  text::TextSpan span;
+  size_t slot_index;
+};
+
+/// Returns the tokens in `text` of slots below `num_slots`, in the order of the text.
+std::vector<TokenSpan> find_tokens(std::string_view text, size_t num_slots) {
+  std::vector<TokenSpan> tokens;
+  for (size_t begin = text.find(kTokenBegin); begin != std::string_view::npos;
+       begin = text.find(kTokenBegin, begin + kTokenBegin.size())) {
+    const char* const digits = text.data() + begin + kTokenBegin.size();
+    size_t slot_index = 0;
+    const auto [end, error] = std::from_chars(digits, text.data() + text.size(), slot_index);
+    const auto position = static_cast<size_t>(end - text.data());
+    if (error != std::errc() || !text.substr(position).starts_with(kTokenEnd) || slot_index >= num_slots) continue;
+    tokens.push_back({.span = {begin, position + kTokenEnd.size()}, .slot_index = slot_index});
+  }
+  return tokens;
+}
+
+std::string format_values(const std::vector<double>& values) {
+  return fmt::format("[{}]", fmt::join(values, ", "));
+}
+
+}  // namespace
+
+ObjectWriter::ObjectWriter(const io::Record& record, BoxFormat format, const data::BoxConversion& conversion)
+    : record_(record), format_(std::move(format)), conversion_(conversion) {
+  const bool is_unchanged = conversion_.output == data::BoxOutput::kUnchanged;
+  for (size_t i = 0; i < record.objects.size(); ++i) {
+    const io::ObjectMark& object = record.objects[i];
+    if (object.number_ranges.empty() || format_.notation == CoordinateNotation::kLocationTokens) {
+      if (object.number_ranges.empty() || !is_unchanged)
+        slots_.push_back({.object_index = i, .range = object.range, .number_index = {}});
+      continue;
+    }
+    if (is_unchanged) continue;
+    for (size_t number = 0; number < object.number_ranges.size(); ++number)
+      slots_.push_back({.object_index = i, .range = object.number_ranges[number], .number_index = number});
+  }
+  std::ranges::sort(slots_, {}, [&](const Slot& slot) {
+    return std::pair(record.objects[slot.object_index].turn_index, slot.range.begin);
+  });
+}
+
+std::vector<text::Turn> ObjectWriter::insert_tokens(std::vector<text::Turn> turns) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(slots_.size());
+  for (size_t i = 0; i < slots_.size(); ++i) tokens.push_back(make_token(i));
+  replace_slots(turns, tokens);
+  return turns;
+}
+
+void ObjectWriter::replace_slots(std::vector<text::Turn>& turns, const std::vector<std::string>& texts) const {
+  for (size_t i = slots_.size(); i-- > 0;) {  // from the end, so that earlier ranges stay valid
+    const auto [begin, end] = slots_[i].range;
+    text::Turn& turn = turns[record_.objects[slots_[i].object_index].turn_index];
+    turn.text.replace(begin, end - begin, texts[i]);
+    for (size_t& offset : turn.literal_placeholder_offsets) {
+      if (offset >= end) offset += texts[i].size() - (end - begin);
+    }
+  }
+}
+
+void ObjectWriter::locate(const MediaList& media) {
+  image_media_.assign(record_.images.size(), nullptr);
+  boxes_.assign(record_.objects.size(), std::nullopt);
+  for (size_t i = 0; i < record_.objects.size(); ++i) {
+    const io::ObjectMark& object = record_.objects[i];
+    if (object.is_name()) continue;
+    const auto image_index = static_cast<size_t>(object.image_index);
+    const io::MediaRef& file = record_.images[image_index];
+    const auto medium = std::ranges::find_if(media, [&](const auto& entry) { return &entry->file() == &file; });
+    if (file.is_volume || medium == media.end()) {
+      throw data::SampleError("a box on a volume",
+                              fmt::format("sample {}: the box {} is on a volume, and boxes are supported on images "
+                                          "only; remove it",
+                                          record_.id, format_values(object.coordinates)));
+    }
+    image_media_[image_index] = medium->get();
+    boxes_[i] = locate_box(object, file, *(*medium)->image_size());
+  }
+}
+
+Box ObjectWriter::locate_box(const io::ObjectMark& object, const io::MediaRef& file, ImageSize size) const {
+  constexpr double kTolerance = 1;  // pixel; annotation tools round outwards
+  Box box{};
+  if (conversion_.orientation == data::BoxOrientation::kStored) {
+    const image::StoredImageMap stored_image(file);
+    box = map_corners(convert_to_pixels(object, stored_image.stored_size()),
+                      [&](Point point) { return stored_image.map(point); });
+  } else {
+    box = convert_to_pixels(object, size);
+  }
+  if (is_inside(box, size, kTolerance)) return clip(box, size);
+  const bool fits_stored_image = conversion_.orientation == data::BoxOrientation::kDisplayed &&
+                                 is_inside(box, {.height = size.width, .width = size.height}, kTolerance);
+  throw data::SampleError(
+      "a box outside of its image",
+      fmt::format("sample {}: the box {} is outside of its image of {} x {} pixels ({}); correct it, or its unit "
+                  "(\"bbox_type\" or data.boxes.in){}",
+                  record_.id, format_values(object.coordinates), size.width, size.height, file.path,
+                  fits_stored_image ? "; for boxes of photos before their EXIF rotation, set "
+                                      "data.boxes.orientation=stored"
+                                    : ""));
+}
+
+Box ObjectWriter::map_to_view(size_t object_index, const PixelLimits& limits,
+                              const image::Augmentation& augmentation) const {
+  const io::ObjectMark& object = record_.objects[object_index];
+  const Medium& medium = *image_media_[static_cast<size_t>(object.image_index)];
+  const ImageSize size = *medium.image_size();
+  const ImageView view = *medium.compute_view(limits);
+  const Box box = map_corners(*boxes_[object_index],
+                              [&](Point point) { return view.map(image::augment_point(point, size, augmentation)); });
+  if (is_visible(box, view.size)) return clip(box, view.size);
+  throw data::SampleError(
+      "a box outside of the model's image",
+      fmt::format("sample {}: the model's processor crops the image to its center, which does not contain the box {}; "
+                  "remove it, or set do_center_crop=false in the checkpoint's preprocessor_config.json",
+                  record_.id, format_values(object.coordinates)));
+}
+
+std::vector<std::string> ObjectWriter::write_numbers(size_t object_index, const PixelLimits& limits,
+                                                     const image::Augmentation& augmentation) const {
+  const io::ObjectMark& object = record_.objects[object_index];
+  std::vector<std::string> numbers;
+  if (conversion_.output == data::BoxOutput::kUnchanged) {
+    for (const double value : object.coordinates) numbers.push_back(fmt::format("{}", value));
+    return numbers;
+  }
+  const Box box = map_to_view(object_index, limits, augmentation);
+  const ImageSize size = image_media_[static_cast<size_t>(object.image_index)]->compute_view(limits)->size;
+  const auto width = static_cast<double>(size.width), height = static_cast<double>(size.height);
+  for (const Point& point : {box.top_left, box.bottom_right}) {
+    numbers.push_back(format_coordinate(point.x, width, format_.notation));
+    numbers.push_back(format_coordinate(point.y, height, format_.notation));
+  }
+  numbers.resize(object.coordinates.size());
+  return numbers;
+}
+
+std::vector<std::string> ObjectWriter::write_slots(const PixelLimits& limits,
+                                                   const image::Augmentation& augmentation) const {
+  std::vector<std::string> texts;
+  texts.reserve(slots_.size());
+  for (const Slot& slot : slots_) {
+    const io::ObjectMark& object = record_.objects[slot.object_index];
+    if (object.is_name()) {
+      texts.push_back(fmt::format(fmt::runtime(format_.name), fmt::arg("name", object.name)));
+      continue;
+    }
+    const std::vector<std::string> numbers = write_numbers(slot.object_index, limits, augmentation);
+    texts.push_back(slot.number_index ? numbers[*slot.number_index] : fill_box_format(format_, numbers));
+  }
+  return texts;
+}
+
+text::RenderedChat ObjectWriter::write(const text::RenderedChat& chat, const PixelLimits& limits,
+                                       const image::Augmentation& augmentation) const {
+  const std::vector<std::string> slot_texts = write_slots(limits, augmentation);
+  std::vector<text::TextSpan> spans;
+  std::vector<std::string> texts;
+  std::vector<bool> is_written(slots_.size());
+  for (const auto& [span, slot_index] : find_tokens(chat.text, slots_.size())) {
+    if (is_written[slot_index]) {
+      throw data::SampleError("refused by the chat template",
+                              fmt::format("sample {}: the chat template writes a box more than once; set another "
+                                          "data.chat_template",
+                                          record_.id));
+    }
+    is_written[slot_index] = true;
+    spans.push_back(span);
+    texts.push_back(slot_texts[slot_index]);
+  }
+  return replace_spans(chat, spans, texts);
+}
+
+WrittenRecord ObjectWriter::write_record(const PixelLimits& limits) const {
+  WrittenRecord written{.turns = record_.turns, .coordinate_maps = {}};
+  replace_slots(written.turns, write_slots(limits, {}));
+  for (const Medium* medium : image_media_)
+    written.coordinate_maps.push_back(medium == nullptr ? CoordinateMap{} : make_coordinate_map(*medium, limits));
+  return written;
+}
+
+CoordinateMap ObjectWriter::make_coordinate_map(const Medium& medium, const PixelLimits& limits) const {
+  const ImageSize size = *medium.image_size();
+  ImageView view = *medium.compute_view(limits);
+  CoordinateNotation notation = format_.notation;
+  if (conversion_.output == data::BoxOutput::kUnchanged) {
+    const auto object = std::ranges::find_if(record_.objects, [](const auto& entry) { return !entry.is_name(); });
+    view = {.size = size};
+    notation = object->unit == io::CoordinateUnit::kAbsolute      ? CoordinateNotation::kAbsolute
+               : object->unit == io::CoordinateUnit::kNormalized1 ? CoordinateNotation::kNormalized1
+                                                                  : CoordinateNotation::kNormalized1000;
+  }
+  const double width = static_cast<double>(view.size.width), height = static_cast<double>(view.size.height);
+  return {.scale_x = width / get_full_value(width, notation) / view.scale_x,
+          .scale_y = height / get_full_value(height, notation) / view.scale_y,
+          .offset_x = -view.offset_x / view.scale_x,
+          .offset_y = -view.offset_y / view.scale_y};
+}
+
+image::Augmentation ObjectWriter::limit_augmentation(image::Augmentation augmentation) const {
+  constexpr double kTolerance = 1e-6;  // of the rotation's floating-point arithmetic, in pixels
+  const bool stays_inside = std::ranges::all_of(record_.objects, [&](const io::ObjectMark& object) {
+    if (object.is_name()) return true;
+    const ImageSize size = *image_media_[static_cast<size_t>(object.image_index)]->image_size();
+    const Box& box = *boxes_[static_cast<size_t>(&object - record_.objects.data())];
+    return is_inside(map_corners(box, [&](Point point) { return image::augment_point(point, size, augmentation); }),
+                     size, kTolerance);
+  });
+  return stays_inside ? augmentation : image::Augmentation{.brightness_factor = augmentation.brightness_factor};
+}
+
+std::vector<Box> ObjectWriter::get_preview_boxes(const Medium& medium, const PixelLimits& limits,
+                                                 ImageSize preview_size) const {
+  std::vector<Box> boxes;
+  for (size_t i = 0; i < record_.objects.size(); ++i) {
+    const io::ObjectMark& object = record_.objects[i];
+    if (object.is_name() || image_media_[static_cast<size_t>(object.image_index)] != &medium) continue;
+    const ImageView preview = make_resized_view(medium.compute_view(limits)->size, preview_size);
+    boxes.push_back(map_corners(map_to_view(i, limits, {}), [&](Point point) { return preview.map(point); }));
+  }
+  return boxes;
+}
+
+}  // namespace vlmtrain::models
