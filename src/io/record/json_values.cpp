@@ -1,11 +1,15 @@
 #include "io/record/json_values.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {
@@ -28,19 +32,19 @@ bool has_extension(std::string_view path, std::span<const std::string_view> exte
   return std::ranges::any_of(extensions, [&](std::string_view extension) { return suffix.ends_with(extension); });
 }
 
-/// Classifies a string. A string is not a path if it is too long, has a line break, or has spaces
+/// Returns the kind of media that a text names. A text is not a path if it is too long, has a line break, or has spaces
 /// but no folder, as sentences that end with a file name.
-JsonMediaType classify_media_path(std::string_view path) {
+MediaType classify_media_path(std::string_view path) {
   constexpr size_t kMaxPathLength = 4096;  // PATH_MAX of Linux
-  if (path.starts_with("data:image/")) return JsonMediaType::kImage;
-  if (path.starts_with("data:video/")) return JsonMediaType::kVideo;
+  if (path.starts_with("data:image/")) return MediaType::kImage;
+  if (path.starts_with("data:video/")) return MediaType::kVideo;
   const bool is_url = path.starts_with("http://") || path.starts_with("https://");
   const bool is_text =
       path.size() > kMaxPathLength || path.find('\n') != std::string_view::npos ||
       (path.find_first_of(kJsonWhitespace) != std::string_view::npos && path.find('/') == std::string_view::npos);
-  if (is_url || is_text) return JsonMediaType::kNone;
-  if (has_extension(path, kImageExtensions)) return JsonMediaType::kImage;
-  return has_extension(path, kVideoExtensions) ? JsonMediaType::kVideo : JsonMediaType::kNone;
+  if (is_url || is_text) return MediaType::kNone;
+  if (has_extension(path, kImageExtensions)) return MediaType::kImage;
+  return has_extension(path, kVideoExtensions) ? MediaType::kVideo : MediaType::kNone;
 }
 
 std::string_view view_bytes(const RecordJson& value) {
@@ -48,20 +52,47 @@ std::string_view view_bytes(const RecordJson& value) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-JsonMediaType classify_media_object(const RecordJson& value) {
+MediaType classify_media_object(const RecordJson& value) {
   const auto path = value.find("path");
   const auto bytes = value.find("bytes");
   const bool has_path = path != value.end() && path->is_string();
   const bool has_bytes = bytes != value.end() && bytes->is_binary();
-  const JsonMediaType path_media_type =
-      has_path ? classify_media_path(path->get_ref<const std::string&>()) : JsonMediaType::kNone;
-  if (path_media_type != JsonMediaType::kNone || !has_bytes) return path_media_type;
-  if (has_path && has_extension(path->get_ref<const std::string&>(), kAudioExtensions)) return JsonMediaType::kNone;
+  const MediaType path_media_type =
+      has_path ? classify_media_path(path->get_ref<const std::string&>()) : MediaType::kNone;
+  if (path_media_type != MediaType::kNone || !has_bytes) return path_media_type;
+  if (has_path && has_extension(path->get_ref<const std::string&>(), kAudioExtensions)) return MediaType::kNone;
   // If records are read without the bytes of media, the bytes are empty and have no signature.
-  return path != value.end() || has_image_signature(view_bytes(*bytes)) ? JsonMediaType::kImage : JsonMediaType::kNone;
+  return path != value.end() || has_image_signature(view_bytes(*bytes)) ? MediaType::kImage : MediaType::kNone;
+}
+
+/// Appends a value until the text exceeds the length of an excerpt.
+void append_value_excerpt(const RecordJson& value, std::string& text) {
+  if (text.size() > kMaxExcerptCharacters) return;
+  if (value.is_string()) {
+    text += to_json_string(RecordJson(make_excerpt(value.get_ref<const std::string&>())));
+  } else if (value.is_binary()) {
+    text += fmt::format("{} bytes", value.get_binary().size());
+  } else if (value.is_structured()) {
+    text += value.is_array() ? '[' : '{';
+    bool is_first_entry = true;
+    for (auto entry = value.begin(); entry != value.end() && text.size() <= kMaxExcerptCharacters; ++entry) {
+      if (!std::exchange(is_first_entry, false)) text += ", ";
+      if (value.is_object()) text += to_json_string(RecordJson(make_excerpt(entry.key()))) + ": ";
+      append_value_excerpt(*entry, text);
+    }
+    text += value.is_array() ? ']' : '}';
+  } else {
+    text += value.dump();
+  }
 }
 
 }  // namespace
+
+std::string make_value_excerpt(const RecordJson& value) {
+  std::string text;
+  append_value_excerpt(value, text);
+  return make_excerpt(text);
+}
 
 bool has_image_signature(std::string_view bytes) {
   using namespace std::string_view_literals;
@@ -95,15 +126,15 @@ bool is_blank(const RecordJson& value) {
   return std::ranges::all_of(value, is_blank);
 }
 
-JsonMediaType classify_media(const RecordJson& value) {
+MediaType classify_media(const RecordJson& value) {
   if (value.is_string()) return classify_media_path(value.get_ref<const std::string&>());
   if (value.is_binary()) {
-    return has_image_signature(view_bytes(value)) ? JsonMediaType::kImage : JsonMediaType::kNone;
+    return has_image_signature(view_bytes(value)) ? MediaType::kImage : MediaType::kNone;
   }
   if (value.is_object()) return classify_media_object(value);
-  if (!value.is_array()) return JsonMediaType::kNone;
+  if (!value.is_array()) return MediaType::kNone;
   const auto first = std::ranges::find_if(value, [](const RecordJson& entry) { return !is_blank(entry); });
-  return first == value.end() ? JsonMediaType::kNone : classify_media(*first);
+  return first == value.end() ? MediaType::kNone : classify_media(*first);
 }
 
 }  // namespace vlmtrain::io

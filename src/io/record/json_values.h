@@ -20,6 +20,16 @@ inline const RecordJson* find_present_value(const RecordJson& object, std::initi
   return nullptr;
 }
 
+/// Returns true for values without content: null, "", and lists and objects whose values are all
+/// blank. Table formats fill missing fields with them.
+bool is_blank(const RecordJson& value);
+
+/// Returns the value of a key if it is not blank, else nullptr. REQUIRES: `object` is an object.
+inline const RecordJson* find_non_blank_value(const RecordJson& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() || is_blank(*it) ? nullptr : &*it;
+}
+
 /// Returns a string, a number or a boolean as text, or nothing for other values.
 inline std::optional<std::string> format_scalar(const RecordJson& value) {
   if (value.is_string()) return value.get<std::string>();
@@ -30,9 +40,8 @@ inline std::optional<std::string> format_scalar(const RecordJson& value) {
 /// for other values.
 std::optional<bool> parse_switch(const RecordJson& value);
 
-/// Returns true for values without content: null, "", and lists and objects whose values are all
-/// blank. Table formats fill missing fields with them.
-bool is_blank(const RecordJson& value);
+/// Returns an excerpt of a value for a message. The cost does not depend on the size of the value.
+std::string make_value_excerpt(const RecordJson& value);
 
 /// Returns true for the beginning of a JPEG, PNG, WebP, TIFF, HEIC, AVIF, GIF or BMP file.
 bool has_image_signature(std::string_view bytes);
@@ -40,13 +49,13 @@ bool has_image_signature(std::string_view bytes);
 /// Returns true for a path with the extension of a video file.
 bool has_video_extension(std::string_view path);
 
-/// Kind of media that a JSON value contains.
-enum class JsonMediaType : uint8_t { kNone, kImage, kVideo };
+/// Kind of media that a value contains.
+enum class MediaType : uint8_t { kNone, kImage, kVideo };
 
 /// Returns the kind of media in the value of an unknown key. Media are local paths with the
 /// extension of an image or a video, "data:" URLs, bytes with the signature of an image, objects
 /// {"bytes", "path"} of Hugging Face datasets, and lists of these, by their first entry with
 /// content. Returns kNone for http URLs, which usually name the source of a record.
-JsonMediaType classify_media(const RecordJson& value);
+MediaType classify_media(const RecordJson& value);
 
 }  // namespace vlmtrain::io

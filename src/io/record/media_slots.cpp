@@ -5,15 +5,13 @@
 #include <algorithm>
 #include <string>
 
-#include "io/record/json_values.h"
-#include "vlmtrain/base/base64.h"
+#include "io/record/notices.h"
+#include "io/record/turn_checks.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
-#include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::io {
 namespace {
@@ -26,52 +24,6 @@ std::string format_placeholder_count(const MediaKind& kind, size_t count) {
 /// Returns a number of media for messages, such as "1 image".
 std::string format_media_count(const MediaKind& kind, size_t count) {
   return pluralize(static_cast<int64_t>(count), std::string(kind.name).c_str());
-}
-
-/// Returns true for an image by its extension or its signature.
-bool is_image_value(const RecordJson& value) {
-  const auto media_ref = parse_media_ref(value);
-  if (!media_ref) return false;
-  if (media_ref->bytes) return has_image_signature(*media_ref->bytes);
-  return has_image_extension(media_ref->path);
-}
-
-/// Returns true for text that begins with the signature of a JPEG, PNG or WebP file in base64. A path
-/// that begins so is shorter.
-bool is_base64_image(std::string_view text) {
-  constexpr size_t kMinImageCharacters = 64;  // in base64; smaller than any image
-  return text.size() >= kMinImageCharacters &&
-         (text.starts_with("/9j/") || text.starts_with("iVBORw0KGgo") || text.starts_with("UklGR"));
-}
-
-MediaRef parse_media_item(const RecordJson& value, size_t number, const MediaKind& kind) {
-  if (value.is_array()) return parse_frame_list(value, fmt::format("{} {}", kind.name, number), kind);
-  auto media_ref = parse_media_ref(value);
-  if (!media_ref) throw data_error("{} {} is not a path", kind.name, number);
-  return *std::move(media_ref);
-}
-
-// Returns true if a list is the frames of one video, as in "video": ["0.jpg", "1.jpg"]. Two videos
-// are written as "videos": [["0.jpg"], ["1.jpg"]].
-bool is_frame_list(const RecordJson& value, const MediaKind& kind, bool is_singular_key) {
-  return kind.name == kVideoKind.name && is_singular_key && value.is_array() && !value.empty() &&
-         std::ranges::all_of(value, is_image_value);
-}
-
-void append_media(const RecordJson& value, const MediaKind& kind, bool is_singular_key, std::vector<MediaRef>& media) {
-  if (!value.is_array() || is_frame_list(value, kind, is_singular_key)) {
-    media.push_back(parse_media_item(value, media.size() + 1, kind));
-    return;
-  }
-  media.reserve(media.size() + value.size());
-  for (const RecordJson& item : value) {
-    if (!is_blank(item)) media.push_back(parse_media_item(item, media.size() + 1, kind));
-  }
-}
-
-bool is_same_media(const MediaRef& a, const MediaRef& b) {
-  const bool has_same_bytes = a.bytes == b.bytes || (a.bytes && b.bytes && *a.bytes == *b.bytes);
-  return a.path == b.path && has_same_bytes && std::ranges::equal(a.frames, b.frames, is_same_media);
 }
 
 /// Returns true if the placeholder at byte `begin` has text before and after it on its line.
@@ -110,6 +62,21 @@ bool is_outside_root(const std::filesystem::path& root, const std::filesystem::p
   return error || std::ranges::mismatch(canonical_root, resolved_path).in1 != canonical_root.end();
 }
 
+/// Converts image placeholders to video placeholders, because LLaVA's data marks videos with
+/// <image>. All slots are replaced by slots for the `num_videos` listed videos.
+void convert_image_to_video_placeholders(std::vector<Turn>& turns, ConversationMedia& media, size_t num_videos) {
+  for (Turn& turn : turns) {
+    for (size_t pos = turn.text.find(kImagePlaceholder); pos != std::string::npos;
+         pos = turn.text.find(kImagePlaceholder, pos)) {
+      turn.text.replace(pos, kImagePlaceholder.size(), kVideoPlaceholder);
+    }
+  }
+  media = ConversationMedia{};
+  for (size_t i = 0; i < num_videos; ++i) {
+    media.videos.add(std::nullopt);
+  }
+}
+
 }  // namespace
 
 MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const ImageRoot& root, const MediaKind& kind) {
@@ -136,102 +103,6 @@ MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const Imag
                      kind.name, number, root.folder.string(), make_excerpt(file.path));
   }
   return file;
-}
-
-std::optional<MediaRef> parse_media_ref(const RecordJson& value) {
-  if (value.is_string()) {
-    const auto& text = value.get_ref<const std::string&>();
-    if (text.empty()) return std::nullopt;
-    if (text.starts_with("data:")) return parse_data_url(text);
-    return is_base64_image(text) ? parse_base64_media(text) : MediaRef(text);
-  }
-  if (value.is_binary()) {
-    const auto& bytes = value.get_binary();
-    MediaRef media_ref;
-    media_ref.bytes = is_special_cell(value, SpecialCellKind::kOmittedBytes)
-                          ? get_omitted_bytes_marker()
-                          : std::make_shared<const std::string>(bytes.begin(), bytes.end());
-    return media_ref;
-  }
-  if (!value.is_object()) return std::nullopt;
-  const auto path = value.find("path");
-  const auto bytes = value.find("bytes");
-  const bool has_path = path != value.end() && path->is_string();
-  if (bytes == value.end() || !bytes->is_binary()) {
-    for (const char* key : kBase64Keys) {
-      const auto base64 = value.find(key);
-      if (base64 != value.end() && base64->is_string() && !is_blank(*base64)) {
-        return parse_base64_media(base64->get_ref<const std::string&>());
-      }
-    }
-    return has_path ? parse_media_ref(*path) : std::nullopt;
-  }
-  std::optional<MediaRef> media_ref = parse_media_ref(*bytes);
-  if (has_path) media_ref->path = path->get<std::string>();
-  return media_ref;
-}
-
-MediaRef parse_base64_media(std::string_view text) {
-  auto bytes = base64_decode(text);
-  if (!bytes) {
-    throw data_error("the base64 data {} are invalid; correct them, or save the file and give its path",
-                     make_excerpt(text));
-  }
-  MediaRef media_ref;
-  media_ref.bytes = std::make_shared<const std::string>(*std::move(bytes));
-  return media_ref;
-}
-
-MediaRef parse_data_url(std::string_view url) {
-  const size_t comma = url.find(',');
-  if (comma == std::string_view::npos || !url.substr(0, comma).ends_with(";base64")) {
-    throw data_error("the data: URL {} is not in base64 (data:image/png;base64,…); save the file and give its path",
-                     make_excerpt(url));
-  }
-  return parse_base64_media(url.substr(comma + 1));
-}
-
-MediaRef parse_frame_list(const RecordJson& list, const std::string& name, const MediaKind& kind) {
-  if (kind.name != kVideoKind.name) {
-    throw data_error("{} is a list: give each {} its own entry, and list video frames under \"videos\"", name,
-                     kind.name);
-  }
-  if (list.empty()) throw data_error("{} is an empty list of frames", name);
-  MediaRef video;
-  video.frames.reserve(list.size());
-  for (const RecordJson& item : list) {
-    auto frame = parse_media_ref(item);
-    if (!frame) throw data_error("frame {} of {} is not a path", video.frames.size() + 1, name);
-    video.frames.push_back(*std::move(frame));
-  }
-  return video;
-}
-
-std::vector<MediaRef> parse_listed_media(const RecordJson& record, const MediaKind& kind) {
-  std::vector<MediaRef> media;
-  const RecordJson* first_value = nullptr;
-  for (const char* key : kind.keys) {
-    const auto it = record.find(key);
-    if (it == record.end() || is_blank(*it)) continue;
-    std::vector<MediaRef> key_media;
-    append_media(*it, kind, key == kind.keys[0], key_media);
-    if (first_value != nullptr && !std::ranges::equal(media, key_media, is_same_media)) {
-      throw data_error("has both \"{}\" and \"{}\": keep one", kind.keys[0], kind.keys[1]);
-    }
-    first_value = &*it;
-    media = std::move(key_media);
-  }
-  return media;
-}
-
-size_t count_listed_media(const RecordJson& record, const MediaKind& kind) {
-  for (const char* key : kind.keys) {
-    const auto it = record.find(key);
-    if (it == record.end() || is_blank(*it)) continue;
-    if (!it->is_array() || is_frame_list(*it, kind, key == kind.keys[0])) return 1;
-    return static_cast<size_t>(std::ranges::count_if(*it, [](const RecordJson& entry) { return !is_blank(entry); }));
-  }
-  return 0;
 }
 
 void MediaSlots::add_text_placeholders(std::string_view text, size_t turn, size_t begin) {
@@ -335,6 +206,41 @@ std::vector<MediaRef> MediaSlots::collect_media(const std::vector<MediaRef>& lis
     media.push_back(resolve_media_path(is_inline ? *slots_[i].media : *next_listed_media++, i + 1, root, *media_kind_));
   }
   return media;
+}
+
+void ConversationMedia::add_text_placeholders(std::string_view text, size_t turn, size_t begin) {
+  images.add_text_placeholders(text, turn, begin);
+  videos.add_text_placeholders(text, turn, begin);
+}
+
+void ConversationMedia::shift_placeholders(size_t turn, size_t bytes) {
+  images.shift_placeholders(turn, bytes);
+  videos.shift_placeholders(turn, bytes);
+}
+
+void set_record_media(ConversationMedia& media, ListedMedia& listed_media, const ImageRoot& root, Record& record) {
+  auto& [images, videos] = listed_media;
+  const bool uses_image_placeholders = images.empty() && !videos.empty() && media.videos.empty() &&
+                                       media.images.num_unassigned_slots() == videos.size() &&
+                                       media.images.size() == videos.size();
+  if (uses_image_placeholders) convert_image_to_video_placeholders(record.turns, media, videos.size());
+  const bool are_placeholders_literal = media.images.try_mark_literal_placeholders(images, record.turns);
+  if (media.videos.try_mark_literal_placeholders(videos, record.turns) || are_placeholders_literal) {
+    const auto has_literal_placeholders = [](const Turn& turn) { return !turn.literal_placeholder_offsets.empty(); };
+    add_notice("a placeholder such as <image> in a record without media, read as text",
+               make_excerpt(std::ranges::find_if(record.turns, has_literal_placeholders)->text), record.notices);
+  }
+  check_no_media_in_answers(record.turns);
+  std::string leading_placeholders;
+  record.images = media.images.collect_media(images, root, leading_placeholders);
+  record.videos = media.videos.collect_media(videos, root, leading_placeholders);
+  if (!leading_placeholders.empty()) {
+    const auto first_user_turn = std::ranges::find(record.turns, Role::kUser, &Turn::role);
+    VLMTRAIN_CHECK(first_user_turn != record.turns.end(), "the conversation has no turn of the user");
+    leading_placeholders += "\n";
+    first_user_turn->text.insert(0, leading_placeholders);
+    for (size_t& offset : first_user_turn->literal_placeholder_offsets) offset += leading_placeholders.size();
+  }
 }
 
 }  // namespace vlmtrain::io

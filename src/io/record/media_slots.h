@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -8,56 +7,16 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/io/json.h"
+#include "io/record/media_refs.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
-
-/// A kind of media with its keys and placeholder.
-struct MediaKind {
-  std::string_view name;            ///< singular noun for messages
-  std::string_view placeholder;     ///< placeholder in the text of turns
-  std::array<const char*, 2> keys;  ///< keys of a record or a turn, singular and plural
-  const char* url_key = "";         ///< key of a content block with a path or URL
-
-  /// Returns the indefinite article of `name`, for messages.
-  const char* indefinite_article() const { return name == "image" ? "an" : "a"; }
-};
-inline constexpr MediaKind kImageKind{"image", kImagePlaceholder, {"image", "images"}, "image_url"};
-inline constexpr MediaKind kVideoKind{"video", kVideoPlaceholder, {"video", "videos"}, "video_url"};
-inline constexpr MediaKind kVolumeKind{"volume", kImagePlaceholder, {"volume", "volumes"}, "volume_url"};
 
 /// The base folder of relative media paths.
 struct ImageRoot {
   std::filesystem::path folder;
   bool rejects_outside_paths = false;  ///< true if paths outside of the folder, also through links, are refused
 };
-
-/// Keys of a content block or of an object that represents a medium, with its content in base64.
-inline constexpr std::array<const char*, 5> kBase64Keys{"base64", "data", "b64", "image_base64", "image_b64"};
-
-/// Parses a path, a "data:" URL, an image in base64, bytes (a binary JSON value), {"bytes", "path"}
-/// as in Hugging Face datasets, or an object with one of kBase64Keys. Returns nothing for other
-/// values and for an empty path. Omitted bytes (row_file.h) become get_omitted_bytes_marker().
-/// Throws data_error for invalid base64.
-std::optional<MediaRef> parse_media_ref(const RecordJson& value);
-
-/// Returns the media in base64 text, or in a "data:" URL. Throws data_error if it is not base64.
-MediaRef parse_base64_media(std::string_view text);
-MediaRef parse_data_url(std::string_view url);
-
-/// Parses a list of frames as one video. `name` names the list in messages, such as "video 2".
-/// Throws data_error if `kind` is not kVideoKind, or if `list` is empty or an entry is not a media
-/// reference.
-MediaRef parse_frame_list(const RecordJson& list, const std::string& name, const MediaKind& kind);
-
-/// Returns the media of a kind that a record or a turn has under the kind's keys, alone or in a
-/// list. Blank values (is_blank) are skipped. Throws data_error for invalid values, and if the two
-/// keys have different media.
-std::vector<MediaRef> parse_listed_media(const RecordJson& record, const MediaKind& kind);
-
-/// Returns the number of media that parse_listed_media() would return.
-size_t count_listed_media(const RecordJson& record, const MediaKind& kind);
 
 /// Returns the reference with relative paths resolved against `root`. A reference with bytes and no
 /// path gets a name for messages. `number` is the number of the media in messages, from 1. Throws
@@ -127,5 +86,24 @@ class MediaSlots {
   const MediaKind* media_kind_;
   std::vector<Slot> slots_;
 };
+
+/// The media of a conversation, collected turn by turn.
+struct ConversationMedia {
+  MediaSlots images{kImageKind};
+  MediaSlots videos{kVideoKind};
+
+  /// Adds slots for the placeholders of images and videos in `text`, which begins at byte `begin`
+  /// of the turn with index `turn`.
+  void add_text_placeholders(std::string_view text, size_t turn, size_t begin);
+  /// Adjusts the offsets of placeholders after `bytes` bytes were inserted at the start of a turn's
+  /// text.
+  void shift_placeholders(size_t turn, size_t bytes);
+};
+
+/// Matches the media of a record with the placeholders of its turns, and sets Record::images and
+/// Record::videos. Inserts placeholders for listed media before the first turn of the user if there
+/// are none. Throws data_error if media and placeholders do not match, and for media in answers.
+/// REQUIRES: `record` has its turns, one of them of the user.
+void set_record_media(ConversationMedia& media, ListedMedia& listed_media, const ImageRoot& root, Record& record);
 
 }  // namespace vlmtrain::io

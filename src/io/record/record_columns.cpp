@@ -1,12 +1,14 @@
 #include "io/record/record_columns.h"
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
+#include <string>
 #include <string_view>
 #include <utility>
 
 #include "io/record/json_values.h"
-#include "io/record/media_slots.h"
+#include "io/record/media_refs.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 
@@ -40,6 +42,35 @@ void erase_replaced_keys(RecordJson& record, const std::map<std::string, std::st
   }
 }
 
+/// Removes `ignored_keys` from a record, its turns and their content blocks. Keys of the record that
+/// `columns` maps stay.
+void remove_ignored_keys(RecordJson& record, const std::vector<std::string>& ignored_keys,
+                         const std::map<std::string, std::string>& columns) {
+  const auto erase_ignored_keys = [&](RecordJson& object) {
+    for (const std::string& key : ignored_keys) object.erase(key);
+  };
+  const auto erase_and_visit_entries = [&](RecordJson& list, const auto& visit) {
+    if (!list.is_array()) return;
+    for (RecordJson& entry : list) {
+      if (!entry.is_object()) continue;
+      erase_ignored_keys(entry);
+      visit(entry);
+    }
+  };
+  for (const std::string& key : ignored_keys) {
+    const auto is_mapped = [&](const auto& column) { return column.second == key; };
+    if (std::ranges::none_of(columns, is_mapped)) record.erase(key);
+  }
+  for (const char* turns : {"messages", "conversations", "texts"}) {
+    if (!record.contains(turns)) continue;
+    erase_and_visit_entries(record[turns], [&](RecordJson& turn) {
+      for (const char* content : {"content", "value"}) {
+        if (turn.contains(content)) erase_and_visit_entries(turn[content], [](RecordJson&) {});
+      }
+    });
+  }
+}
+
 RecordJson make_turn(const char* role, RecordJson content) {
   return {{"role", role}, {"content", std::move(content)}};
 }
@@ -51,8 +82,9 @@ RecordJson take_field(RecordJson& object, const char* key) {
 }
 
 /// Converts "texts" of the_cauldron and FineVision, objects with "user" and "assistant". Their
-/// other keys move to the assistant's turn, where RecordKeyChecker reports them.
-RecordJson convert_texts_to_messages(RecordJson& texts) {
+/// other keys move to the assistant's turn, where check_keys() reports them.
+RecordJson convert_texts_to_messages(RecordJson& record) {
+  RecordJson texts = take_field(record, "texts");
   if (!texts.is_array()) throw data_error("its \"texts\" is not a list of questions and answers");
   RecordJson turns = RecordJson::array();
   for (RecordJson& pair : texts) {
@@ -116,9 +148,90 @@ RecordJson convert_alpaca_to_messages(RecordJson& record) {
   return turns;
 }
 
+/// Converts "question" and "answer".
+RecordJson convert_question_to_messages(RecordJson& record) {
+  for (const char* key : {"question", "answer"}) {
+    if (!has_non_null_value(record, key)) throw data_error("has no \"{}\"", key);
+  }
+  return {make_turn("user", take_field(record, "question")), make_turn("assistant", take_field(record, "answer"))};
+}
+
+/// A layout of a record without a list of turns.
+struct RecordLayout {
+  bool (*matches)(const RecordJson& record);
+  RecordJson (*convert)(RecordJson& record);  ///< returns the turns as messages; the converted values become null
+};
+
+/// The layouts in their order of priority.
+constexpr std::array kRecordLayouts = std::to_array<RecordLayout>({
+    {[](const RecordJson& record) { return has_non_null_value(record, "texts"); }, convert_texts_to_messages},
+    {[](const RecordJson& record) {
+       return has_non_null_value(record, "question") || has_non_null_value(record, "answer");
+     },
+     convert_question_to_messages},
+    {[](const RecordJson& record) {
+       return has_non_null_value(record, "output") &&
+              (has_non_null_value(record, "instruction") || has_non_null_value(record, "input"));
+     },
+     convert_alpaca_to_messages},
+    {[](const RecordJson& record) { return has_non_null_value(record, "caption"); }, convert_caption_to_messages},
+});
+
+/// Converts a record without turns to one with "messages", if it has one of kRecordLayouts.
+void add_messages(RecordJson& record) {
+  for (const char* key : {"messages", "conversations"}) {
+    if (has_non_null_value(record, key) && !is_blank(record[key])) return;
+  }
+  const auto* layout = std::ranges::find_if(kRecordLayouts, [&](const auto& entry) { return entry.matches(record); });
+  if (layout == kRecordLayouts.end()) return;
+  RecordJson messages = layout->convert(record);
+  record["messages"] = std::move(messages);
+}
+
+/// Moves the list of turns out of a record: "messages", else "conversations". Throws data_error if
+/// the record has neither, or if the list is empty or not a list.
+RecordJson take_turns(RecordJson& record) {
+  for (const char* key : {"messages", "conversations"}) {
+    if (!has_non_null_value(record, key)) continue;
+    const RecordJson& turns = record[key];
+    if (turns.is_array() && turns.empty() && key == std::string_view("messages") &&
+        has_non_null_value(record, "conversations")) {
+      continue;  // an empty column of a table whose other rows use it
+    }
+    if (!turns.is_array()) throw data_error("its \"{}\" is not a list of turns", key);
+    if (turns.empty()) throw data_error("its \"{}\" is empty: a question and its answer are expected", key);
+    return take_field(record, key);
+  }
+  throw data_error(
+      "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\" or a \"caption\"; set "
+      "data.columns if they have other names");
+}
+
+/// Joins a system text that is a list of strings to lines, and makes a blank one null. Throws
+/// data_error for an object.
+void normalize_system_text(RecordJson& system) {
+  const auto is_text = [](const RecordJson& entry) { return entry.is_string(); };
+  if (is_blank(system)) {
+    system = nullptr;
+  } else if (system.is_object()) {
+    throw data_error(
+        "its \"system\" is neither a string nor a list of content blocks; write it as text, or set "
+        "data.ignore_keys=[system] to train without it");
+  } else if (system.is_array() && std::ranges::all_of(system, is_text)) {
+    std::string text;
+    for (const RecordJson& line : system) {
+      if (!text.empty()) text += "\n";
+      text += line.get_ref<const std::string&>();
+    }
+    system = std::move(text);
+  }
+}
+
 }  // namespace
 
-void rename_columns(RecordJson& record, const std::map<std::string, std::string>& columns) {
+void rename_columns(RecordJson& record, const std::map<std::string, std::string>& columns,
+                    const std::vector<std::string>& ignored_keys) {
+  if (!ignored_keys.empty()) remove_ignored_keys(record, ignored_keys, columns);
   if (columns.empty()) return;
   RecordJson renamed_fields = RecordJson::object();
   for (const auto& [name, source_name] : columns) {
@@ -133,27 +246,14 @@ void rename_columns(RecordJson& record, const std::map<std::string, std::string>
   for (auto& [name, value] : renamed_fields.items()) record[name] = std::move(value);
 }
 
-void add_messages(RecordJson& record) {
-  const auto has_turns = [&](const char* key) { return has_non_null_value(record, key) && !is_blank(record[key]); };
-  if (has_turns("messages") || has_turns("conversations")) return;
-  if (has_non_null_value(record, "texts")) {
-    RecordJson texts = take_field(record, "texts");
-    record["messages"] = convert_texts_to_messages(texts);
-  } else if (has_non_null_value(record, "question") || has_non_null_value(record, "answer")) {
-    for (const char* key : {"question", "answer"}) {
-      if (!has_non_null_value(record, key)) throw data_error("has no \"{}\"", key);
-    }
-    record["messages"] = {make_turn("user", take_field(record, "question")),
-                          make_turn("assistant", take_field(record, "answer"))};
-  } else if (has_non_null_value(record, "output") &&
-             (has_non_null_value(record, "instruction") || has_non_null_value(record, "input"))) {
-    record["messages"] = convert_alpaca_to_messages(record);
-  } else if (has_non_null_value(record, "caption")) {
-    record["messages"] = convert_caption_to_messages(record);
-  }
+RecordJson convert_layout(RecordJson& record) {
+  add_messages(record);
+  RecordJson turns = take_turns(record);
+  if (has_non_null_value(record, "system")) normalize_system_text(record["system"]);
+  return turns;
 }
 
-// The names are those that find_turns() and add_messages() read. "instruction" and "input" need an
+// The names are those that take_turns() and kRecordLayouts read. "instruction" and "input" need an
 // "output".
 bool may_have_turns(const std::vector<std::string>& fields, const std::map<std::string, std::string>& columns) {
   const auto matches_any = [](const std::string& name, std::initializer_list<std::string_view> names) {

@@ -83,8 +83,6 @@ std::vector<std::string> parse_text_list(const RecordJson& record, const char* k
   return texts;
 }
 
-}  // namespace
-
 std::vector<MaskSource> parse_masks(const RecordJson& record, const ImageRoot& root, size_t num_images) {
   const RecordJson* mask_list = nullptr;
   for (const char* key : kMaskKind.keys) {
@@ -99,26 +97,7 @@ std::vector<MaskSource> parse_masks(const RecordJson& record, const ImageRoot& r
   return masks;
 }
 
-std::vector<MediaRef> parse_images_or_volumes(const RecordJson& value) {
-  std::vector<MediaRef> images = parse_listed_media(value, kImageKind);
-  const auto volume_value = value.find("volume");
-  const bool is_quantity = volume_value != value.end() &&
-                           (volume_value->is_number() || volume_value->is_boolean());  // a quantity, not a file
-  std::vector<MediaRef> volumes = is_quantity ? std::vector<MediaRef>{} : parse_listed_media(value, kVolumeKind);
-  if (volumes.empty()) return images;
-  if (!images.empty()) {
-    throw data_error("has images and volumes, and the {} placeholders are ambiguous: list them all under \"images\"",
-                     kImagePlaceholder);
-  }
-  for (MediaRef& volume : volumes) volume.is_volume = true;
-  return volumes;
-}
-
-std::vector<MediaRef> parse_record_images(const RecordJson& value, MediaSlots& media_slots) {
-  std::vector<MediaRef> media = parse_images_or_volumes(value);
-  if (!media.empty() && media.front().is_volume) media_slots.set_media_kind(kVolumeKind);
-  return media;
-}
+}  // namespace
 
 void set_volume_metadata(const RecordJson& record_json, Record& record) {
   const auto volumes = detect_volumes(record);
@@ -128,6 +107,14 @@ void set_volume_metadata(const RecordJson& record_json, Record& record) {
   if (modalities.empty() || try_assign_modalities(volumes, modalities)) return;
   throw data_error("has {} modalities for {} volumes: give one for all, or one per volume", modalities.size(),
                    volumes.size());
+}
+
+void set_masks(const RecordJson& record_json, const ImageRoot& root, Record& record) {
+  try {
+    record.masks = parse_masks(record_json, root, record.images.size());
+  } catch (const UserError& error) {
+    record.mask_problem = error.what();
+  }
 }
 
 }  // namespace vlmtrain::io

@@ -22,7 +22,7 @@ class RecordReader {
 
   /// Converts a value to a record. Does not set Record::location. `fallback_id` is the id of a
   /// record without "id". Bytes of media are binary JSON values. Unread keys become notices or a
-  /// problem (record_keys.h). Does not throw for invalid records: they have a `problem`.
+  /// problem (keys/record_keys.h). Does not throw for invalid records: they have a `problem`.
   Record read(RecordJson record_json, const std::string& fallback_id) const;
 
   /// Returns a hash of the settings and of the reader's version, for Records::version_hash().

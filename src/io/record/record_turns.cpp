@@ -2,23 +2,19 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "io/record/json_values.h"
-#include "io/record/key_refusals.h"
-#include "io/record/record_media.h"
+#include "io/record/keys/key_refusals.h"
+#include "io/record/keys/key_rules.h"
 #include "io/record/tool_turns.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
-#include "vlmtrain/io/json.h"
-#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
-
 namespace {
 
 std::optional<Role> parse_role(const RecordJson& name) {
@@ -35,34 +31,34 @@ std::optional<Role> parse_role(const RecordJson& name) {
   return it == kRoleByName.end() ? std::nullopt : std::optional(it->second);
 }
 
-/// Returns the role of a turn, under "from" or "role". If both are present and only "from" is a
-/// role, "role" becomes a notice. Throws data_error for a missing, unknown or contradictory role.
-Role read_role(const RecordJson& turn, size_t turn_number, RecordKeyChecker& key_checker) {
+/// The role of a turn.
+struct TurnRole {
+  Role role;
+  bool is_tool_call;     ///< true if the role means that the content is a tool call
+  bool has_unread_role;  ///< true if the role is under "from", and "role" is not one
+};
+
+/// Returns the role of a turn, under "from" or "role". Throws data_error for a missing, unknown or
+/// contradictory role.
+TurnRole read_role(const RecordJson& turn, size_t turn_number) {
   const RecordJson* from = find_present_value(turn, {"from"});
   const RecordJson* role = find_present_value(turn, {"role"});
   const RecordJson* name = from != nullptr ? from : role;
   if (name == nullptr || !name->is_string()) {
     throw data_error("turn {} has no role: \"from\" or \"role\" is missing", turn_number);
   }
-  const auto parsed_role = parse_role(*name);
   const auto& role_name = name->get_ref<const std::string&>();
+  const auto parsed_role = parse_role(*name);
   if (!parsed_role) {
     throw data_error("turn {} has the unknown role \"{}\"; supported are human, user, gpt, assistant, system and tool",
                      turn_number, make_excerpt(role_name));
   }
-  if (from == nullptr || role == nullptr || parse_role(*role) == parsed_role) return *parsed_role;
-  if (parse_role(*role)) {
+  const auto other_role = from != nullptr && role != nullptr ? parse_role(*role) : parsed_role;
+  if (other_role && other_role != parsed_role) {
     throw data_error("turn {} is from \"{}\" and has the role \"{}\"; keep one, or set data.ignore_keys=[role]",
                      turn_number, role_name, make_value_excerpt(*role));
   }
-  key_checker.add_notice("key \"role\" of a turn", make_value_excerpt(*role));
-  return *parsed_role;
-}
-
-/// Returns whether the role of a turn means that its content is a tool call.
-bool has_tool_call_role(const RecordJson& turn) {
-  const RecordJson* name = find_present_value(turn, {"from", "role"});
-  return name != nullptr && name->is_string() && is_tool_call_role(name->get_ref<const std::string&>());
+  return {.role = *parsed_role, .is_tool_call = is_tool_call_role(role_name), .has_unread_role = !other_role};
 }
 
 /// Returns the content of a turn: "value" or "content". Throws data_error if both have content and
@@ -81,94 +77,171 @@ const RecordJson& get_turn_content(const RecordJson& turn, size_t turn_number) {
   return *value;
 }
 
+/// Returns whether an answer is in the loss, from keys such as "loss", "train" and "weight" of its
+/// turn. Throws data_error for values that are neither true (1) nor false (0).
+bool parse_is_learned(const RecordJson& turn, size_t turn_number) {
+  bool is_learned = true;
+  for (auto entry = turn.begin(); entry != turn.end(); ++entry) {
+    const std::string& key = entry.key();
+    const KeyRule rule = get_key_rule(KeyScope::kTurn, key);
+    if ((rule != KeyRule::kLossMask && rule != KeyRule::kInverseLossMask) || is_blank(*entry)) continue;
+    const auto value = parse_switch(*entry);
+    if (!value) reject_key(rule, fmt::format("turn {} ", turn_number), key, make_value_excerpt(*entry));
+    is_learned = is_learned && *value == (rule == KeyRule::kLossMask);
+  }
+  return is_learned;
+}
+
+/// Returns the kind of media of a block type, or nullptr. The types are those of transformers
+/// ("image", "video") and of OpenAI's APIs ("image_url", "input_image").
+const MediaKind* find_media_kind(std::string_view type) {
+  constexpr std::array<std::pair<std::string_view, const MediaKind*>, 7> kMediaKindByType{{{"image", &kImageKind},
+                                                                                           {"image_url", &kImageKind},
+                                                                                           {"input_image", &kImageKind},
+                                                                                           {"volume", &kVolumeKind},
+                                                                                           {"volume_url", &kVolumeKind},
+                                                                                           {"video", &kVideoKind},
+                                                                                           {"video_url", &kVideoKind}}};
+  const auto* it = std::ranges::find(kMediaKindByType, type, &std::pair<std::string_view, const MediaKind*>::first);
+  return it == kMediaKindByType.end() ? nullptr : it->second;
+}
+
+bool is_text_type(std::string_view type) {
+  return type == "text" || type == "input_text" || type == "output_text";
+}
+
+/// Returns the type of a block. If "type" is missing, the type is the only key with content that is
+/// named like one. Throws data_error if there is no such key or several.
+std::string get_block_type(const RecordJson& block, size_t turn_number) {
+  const auto type = block.is_object() ? block.find("type") : block.end();
+  if (block.is_object() && type != block.end() && type->is_string()) return type->get<std::string>();
+  std::string inferred_type;
+  if (block.is_object() && (type == block.end() || type->is_null())) {
+    for (const char* key : {"text", "image", "image_url", "video", "video_url", "volume"}) {
+      if (find_non_blank_value(block, key) == nullptr) continue;
+      if (!inferred_type.empty())
+        throw data_error("turn {}: a content block has no \"type\", and both \"{}\" and \"{}\"", turn_number,
+                         inferred_type, key);
+      inferred_type = key;
+    }
+  }
+  if (inferred_type.empty()) throw data_error("turn {}: a content block has no \"type\"", turn_number);
+  return inferred_type;
+}
+
+/// Throws data_error unless "index" of a block, as in TRL's data sets, equals the position in the
+/// record's list that the block gets.
+void check_block_index(const RecordJson& block, const MediaSlots& media, size_t turn_number, const MediaKind& kind) {
+  const auto index = block.find("index");
+  if (index == block.end() || index->is_null()) return;
+  if (index->is_number_integer() && std::cmp_equal(index->get<int64_t>(), media.num_unassigned_slots())) return;
+  throw data_error(
+      "turn {}: {} {} block has \"index\": {}, but blocks use the record's {}s in order, so it gets number {}; list "
+      "them in this order, or set data.ignore_keys=[index]",
+      turn_number, kind.indefinite_article(), kind.name, make_value_excerpt(*index), kind.name,
+      media.num_unassigned_slots());
+}
+
+std::string get_block_text(const RecordJson& block, size_t turn_number) {
+  const auto value = block.find("text");
+  if (value == block.end()) throw data_error("turn {}: a text block has no \"text\"", turn_number);
+  if (value->is_null()) return {};
+  auto text = format_scalar(*value);
+  if (!text) throw data_error("turn {}: a text block's \"text\" is neither a string nor a number", turn_number);
+  return *std::move(text);
+}
+
+/// Position and role of a turn that is being read.
+struct TurnContext {
+  size_t index;    ///< in the conversation, from 0
+  bool is_answer;  ///< true for a turn of the assistant
+};
+
+/// Appends the text or the placeholder of a block to `text`.
+void read_block(const RecordJson& block, const TurnContext& turn, Conversation& conversation, std::string& text) {
+  const size_t turn_number = turn.index + 1;
+  const std::string type = get_block_type(block, turn_number);
+  ReadObject object{.scope = KeyScope::kBlock, .json = &block, .turn_number = turn_number, .is_answer = turn.is_answer};
+  if (is_text_type(type)) {
+    object.block_type = "text";
+    conversation.read_objects.push_back(std::move(object));
+    const std::string block_text = get_block_text(block, turn_number);
+    conversation.media.add_text_placeholders(block_text, turn.index, text.size());
+    text += block_text;
+    return;
+  }
+  const MediaKind* kind = find_media_kind(type);
+  if (kind == nullptr) {
+    throw data_error(
+        "turn {}: a content block of type \"{}\" is not supported; supported are text, image, image_url, video, "
+        "video_url and volume",
+        turn_number, make_excerpt(type));
+  }
+  auto [media, file] = parse_block_media(block, turn_number, *kind);
+  const bool is_video = kind == &kVideoKind;
+  object.block_type = kind->name;
+  object.needs_frame_rate = is_video && media && uses_frame_rate(*media);
+  const bool needs_frame_rate = object.needs_frame_rate;
+  if (file != nullptr && file != &block)
+    conversation.read_objects.push_back({.scope = KeyScope::kMediaObject, .json = file});
+  conversation.read_objects.push_back(std::move(object));
+  MediaSlots& slots = is_video ? conversation.media.videos : conversation.media.images;
+  if (!media) check_block_index(block, slots, turn_number, *kind);
+  if (needs_frame_rate) set_frame_rates(block, {&*media, 1});
+  slots.add(std::move(media));
+  text += kind->placeholder;
+}
+
+/// Returns the text of a turn's content: a string, a number, a boolean or a list of content blocks.
+/// Blocks with media become placeholders in the text, and their slots are added. Throws data_error
+/// for other values and invalid blocks.
+std::string read_content(const RecordJson& content, const TurnContext& turn, Conversation& conversation) {
+  std::string text;
+  if (content.is_array()) {
+    for (const RecordJson& block : content) read_block(block, turn, conversation, text);
+    return text;
+  }
+  std::optional<std::string> scalar_text = format_scalar(content);
+  if (!scalar_text) {
+    throw data_error("turn {}: its text is neither a string nor a list of content blocks", turn.index + 1);
+  }
+  conversation.media.add_text_placeholders(*scalar_text, turn.index, 0);
+  return *std::move(scalar_text);
+}
+
 /// Assigns the media that a turn names to its placeholders, or inserts placeholders before its
 /// text. `first_slot_indices` are the indices of the turn's first slots of images and of videos.
 void read_turn_media(const RecordJson& turn_json, size_t index, std::pair<size_t, size_t> first_slot_indices,
                      ConversationMedia& media, std::string& text) {
+  ListedMedia turn_media = parse_listed_media(turn_json);
   std::string placeholders;
-  const auto assign_media = [&](const MediaKind& kind, MediaSlots& slots, size_t first,
-                                std::vector<MediaRef> turn_media) {
-    for (size_t i = slots.assign_turn_media(std::move(turn_media), first, index); i > 0; --i)
-      placeholders += kind.placeholder;
-  };
-  assign_media(kImageKind, media.images, first_slot_indices.first, parse_images_or_volumes(turn_json));
-  std::vector<MediaRef> videos = parse_listed_media(turn_json, kVideoKind);
-  set_frame_rates(turn_json, videos);
-  assign_media(kVideoKind, media.videos, first_slot_indices.second, std::move(videos));
+  for (size_t i = media.images.assign_turn_media(std::move(turn_media.images), first_slot_indices.first, index); i > 0;
+       --i)
+    placeholders += kImagePlaceholder;
+  for (size_t i = media.videos.assign_turn_media(std::move(turn_media.videos), first_slot_indices.second, index); i > 0;
+       --i)
+    placeholders += kVideoPlaceholder;
   if (placeholders.empty()) return;
   placeholders += "\n";
   media.shift_placeholders(index, placeholders.size());
   text.insert(0, placeholders);
 }
 
-constexpr std::string_view kUnsupportedPlaceholderNotice =
-    "an image placeholder of another format, read as text (write <image> or <video>)";
-constexpr std::string_view kCoordinatesInTextNotice =
-    "coordinates in a text, learned as written: pixel coordinates of the file do not match a resized image "
-    "(data.boxes.in converts them)";
-
-/// Maximum length of a tag that is searched for: `<image_placeholder>` and a number of 5 digits.
-constexpr size_t kMaxTagLength = 24;
-
-bool begins_with_word(std::string_view tag, std::string_view word) {
-  return tag.size() >= word.size() && std::ranges::equal(tag.substr(0, word.size()), word, [](char c, char expected) {
-           return std::tolower(static_cast<unsigned char>(c)) == expected;
-         });
-}
-
-/// Returns true for an image or video placeholder of another format. `tag` is the text from "<" to
-/// ">". HTML with attributes is plain text.
-bool is_unsupported_placeholder(std::string_view tag) {
-  if (tag == kImagePlaceholder || tag == kVideoPlaceholder || tag.find('=') != std::string_view::npos) return false;
-  return std::ranges::any_of(std::array<std::string_view, 3>{"<image", "<img", "<video"},
-                             [tag](std::string_view word) { return begins_with_word(tag, word); });
-}
-
-/// Returns true for a tag that begins coordinates.
-bool is_coordinate_tag(std::string_view tag) {
-  return tag == "<|box_start|>" || tag == "<|point_start|>" || tag == "<box>" || tag == "<point>";
-}
-
-void add_notice_once(std::string_view kind, std::string_view example, std::vector<Notice>& notices) {
-  if (std::ranges::count(notices, kind, &Notice::kind) > 0) return;
-  notices.push_back({.kind = std::string(kind), .example = make_excerpt(std::string(example))});
-}
-
-}  // namespace
-
-const RecordJson& find_turns(const RecordJson& record) {
-  for (const char* key : {"messages", "conversations"}) {
-    const auto it = record.find(key);
-    if (it == record.end() || it->is_null()) {
-      continue;
-    }
-    if (it->is_array() && it->empty() && key == std::string_view("messages") &&
-        find_present_value(record, {"conversations"}) != nullptr) {
-      continue;  // an empty column of a table whose other rows use it
-    }
-    if (!it->is_array()) {
-      throw data_error("its \"{}\" is not a list of turns", key);
-    }
-    if (it->empty()) {
-      throw data_error("its \"{}\" is empty: a question and its answer are expected", key);
-    }
-    return *it;
-  }
-  throw data_error(
-      "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\" or a \"caption\"; set "
-      "data.columns if they have other names");
-}
-
-void read_turn(const RecordJson& turn_json, ConversationMedia& media, RecordKeyChecker& key_checker,
-               std::vector<Turn>& turns) {
+/// Reads one turn and appends it to the conversation.
+void read_turn(const RecordJson& turn_json, Conversation& conversation) {
+  std::vector<Turn>& turns = conversation.turns;
+  ConversationMedia& media = conversation.media;
   const size_t turn_number = turns.size() + 1;
   if (!turn_json.is_object()) throw data_error("turn {} is not a JSON object", turn_number);
-  const Role role = read_role(turn_json, turn_number, key_checker);
+  const auto [role, is_tool_call, has_unread_role] = read_role(turn_json, turn_number);
   const TurnContext context{.index = turns.size(), .is_answer = role == Role::kAssistant};
   Turn turn{.role = role, .text = {}, .fields = parse_message_fields(turn_json, role, turn_number)};
-  const bool has_media = key_checker.check_turn_keys(turn_json, turn_number, turn.fields);
-  if (role == Role::kAssistant) turn.is_learned = parse_is_learned(turn_json, turn_number);
-  if (has_tool_call_role(turn_json)) {
+  ReadObject object{.scope = KeyScope::kTurn, .json = &turn_json, .turn_number = turn_number};
+  object.has_unread_role = has_unread_role;
+  for (const TemplateValue& field : turn.fields) object.read_fields.push_back(field.name);
+  conversation.read_objects.push_back(std::move(object));
+  if (context.is_answer) turn.is_learned = parse_is_learned(turn_json, turn_number);
+  if (is_tool_call) {
     const TemplateValue calls = parse_tool_call_content(get_turn_content(turn_json, turn_number), turn_number);
     const bool continues_calls = !turns.empty() && !turns.back().has_content;
     if (!continues_calls) turns.push_back(std::move(turn));
@@ -182,9 +255,9 @@ void read_turn(const RecordJson& turn_json, ConversationMedia& media, RecordKeyC
   if (may_lack_content) {
     turn.has_content = false;
   } else {
-    turn.text = read_content_text(get_turn_content(turn_json, turn_number), context, media, key_checker);
+    turn.text = read_content(get_turn_content(turn_json, turn_number), context, conversation);
   }
-  if (has_media) read_turn_media(turn_json, context.index, first_slot_indices, media, turn.text);
+  read_turn_media(turn_json, context.index, first_slot_indices, media, turn.text);
   const bool may_be_empty = has_answer_fields(turn) || role == Role::kTool;
   if (!may_be_empty && turn.text.find_first_not_of(kJsonWhitespace) == std::string::npos) {
     throw data_error("turn {} is empty", turn_number);
@@ -192,52 +265,17 @@ void read_turn(const RecordJson& turn_json, ConversationMedia& media, RecordKeyC
   turns.push_back(std::move(turn));
 }
 
-std::string read_system_text(const RecordJson& system_json, ConversationMedia& media, RecordKeyChecker& key_checker) {
-  const TurnContext turn{.index = 0, .is_answer = false};
-  const auto is_text = [](const RecordJson& entry) { return entry.is_string(); };
-  if (!system_json.is_array() || !std::ranges::all_of(system_json, is_text)) {
-    if (system_json.is_object())
-      throw data_error(
-          "its \"system\" is neither a string nor a list of content blocks; write it as text, or set "
-          "data.ignore_keys=[system] to train without it");
-    return read_content_text(system_json, turn, media, key_checker);
-  }
-  std::string text;
-  for (const RecordJson& line : system_json) {
-    if (!text.empty()) text += "\n";
-    text += line.get_ref<const std::string&>();
-  }
-  media.add_text_placeholders(text, turn.index, 0);
-  return text;
-}
+}  // namespace
 
-void check_no_media_in_answers(const std::vector<Turn>& turns) {
-  for (size_t i = 0; i < turns.size(); ++i) {
-    if (turns[i].role != Role::kAssistant) continue;
-    const std::vector<MediaPlaceholder> placeholders = find_placeholders(turns[i]);
-    if (placeholders.empty()) continue;
-    const MediaKind& kind = placeholders.front().is_video ? kVideoKind : kImageKind;
-    throw data_error("turn {} is the assistant's and has {} {}: training to answer with one is not supported", i + 1,
-                     kind.indefinite_article(), kind.name);
+void read_conversation(const RecordJson& record_json, const RecordJson& turns_json, Conversation& conversation) {
+  if (const RecordJson* system_json = find_present_value(record_json, {"system"}); system_json != nullptr) {
+    const TurnContext context{.index = 0, .is_answer = false};
+    conversation.turns.push_back({Role::kSystem, read_content(*system_json, context, conversation)});
   }
-}
-
-void add_placeholder_notices(const std::vector<Turn>& turns, bool are_coordinates_read, std::vector<Notice>& notices) {
-  for (const Turn& turn : turns) {
-    const std::string_view text = turn.text;
-    for (size_t pos = text.find('<'); pos != std::string_view::npos; pos = text.find('<', pos + 1)) {
-      const size_t end = text.substr(pos, kMaxTagLength).find('>');
-      if (end == std::string_view::npos) continue;
-      const std::string_view tag = text.substr(pos, end + 1);
-      if (turn.role == Role::kUser && is_unsupported_placeholder(tag))
-        add_notice_once(kUnsupportedPlaceholderNotice, tag, notices);
-      if (!are_coordinates_read && is_coordinate_tag(tag)) add_notice_once(kCoordinatesInTextNotice, tag, notices);
-    }
-    for (const std::string_view key : {"\"bbox_2d\"", "\"point_2d\""}) {
-      if (!are_coordinates_read && text.find(key) != std::string_view::npos)
-        add_notice_once(kCoordinatesInTextNotice, key, notices);
-    }
-  }
+  for (const RecordJson& turn_json : turns_json) read_turn(turn_json, conversation);
+  conversation.listed_media = parse_listed_media(record_json);
+  const std::vector<MediaRef>& images = conversation.listed_media.images;
+  if (!images.empty() && images.front().is_volume) conversation.media.images.set_media_kind(kVolumeKind);
 }
 
 }  // namespace vlmtrain::io

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "io/record/json_values.h"
-#include "io/record/key_refusals.h"
-#include "io/record/key_rules.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 
@@ -68,19 +66,6 @@ void check_object_list(const RecordJson& list, const std::string& name, const st
   const auto is_object = [](const RecordJson& entry) { return entry.is_object(); };
   if (list.is_array() && std::ranges::all_of(list, is_object)) return;
   throw data_error("{} is not a list of objects; {}", name, advice);
-}
-
-bool has_any(const Turn& turn, std::string_view field) {
-  return std::ranges::any_of(turn.fields, [&](const TemplateValue& value) { return value.name == field; });
-}
-
-/// Returns whether an answer calls tools, in a field or in its text (Hermes, Llama, Mistral).
-bool calls_tools(const Turn& turn) {
-  constexpr std::array kCallMarkers =
-      std::to_array<std::string_view>({"tool_call", "TOOL_CALLS", "function_call", "<function", "<|python_tag|>"});
-  return has_any(turn, "tool_calls") || std::ranges::any_of(kCallMarkers, [&](std::string_view marker) {
-           return turn.text.find(marker) != std::string::npos;
-         });
 }
 
 }  // namespace
@@ -166,47 +151,6 @@ std::vector<TemplateValue> parse_template_variables(const RecordJson& record) {
     variables.push_back({.name = entry.key(), .json = to_json_string(*entry)});
   }
   return variables;
-}
-
-bool parse_is_learned(const RecordJson& turn, size_t turn_number) {
-  bool is_learned = true;
-  for (auto entry = turn.begin(); entry != turn.end(); ++entry) {
-    const KeyRule rule = get_key_rule(KeyScope::kTurn, entry.key());
-    if ((rule != KeyRule::kLossMask && rule != KeyRule::kInverseLossMask) || is_blank(*entry)) continue;
-    const auto value = parse_switch(*entry);
-    if (!value) reject_key(rule, fmt::format("turn {} ", turn_number), entry.key(), *entry);
-    is_learned = is_learned && *value == (rule == KeyRule::kLossMask);
-  }
-  return is_learned;
-}
-
-void check_turn_order(const std::vector<Turn>& turns) {
-  const size_t first = turns.front().role == Role::kSystem ? 1 : 0;
-  bool is_users_turn = true;  // whether the user's turn is next
-  for (size_t i = first; i < turns.size(); ++i) {
-    const Role role = turns[i].role;
-    if (role == Role::kTool) {
-      const bool follows_tool = i > first && turns[i - 1].role == Role::kTool;
-      const bool follows_call = i > first && turns[i - 1].role == Role::kAssistant && calls_tools(turns[i - 1]);
-      if (!follows_tool && !follows_call) {
-        throw data_error(
-            "turn {} is the output of a tool, and no tool call of the assistant precedes it; add the call as "
-            "\"tool_calls\" of the turn before, or remove the record",
-            i + 1);
-      }
-      is_users_turn = false;
-      continue;
-    }
-    const Role expected_role = is_users_turn ? Role::kUser : Role::kAssistant;
-    if (role != expected_role) {
-      throw data_error("turn {} should be the {}'s: after an optional system turn, user and assistant alternate", i + 1,
-                       expected_role == Role::kUser ? "user" : "assistant");
-    }
-    is_users_turn = role == Role::kAssistant;
-  }
-  if (std::ranges::none_of(turns, [](const Turn& turn) { return turn.role == Role::kAssistant; })) {
-    throw data_error("has no assistant turn, so there is nothing to learn");
-  }
 }
 
 }  // namespace vlmtrain::io

@@ -40,13 +40,4 @@ std::vector<TemplateValue> parse_message_fields(const RecordJson& turn, Role rol
 /// set by the renderer, such as "messages".
 std::vector<TemplateValue> parse_template_variables(const RecordJson& record);
 
-/// Returns whether an answer is in the loss, from keys such as "loss", "train" and "weight" of its
-/// turn. Throws data_error for values that are neither true (1) nor false (0).
-bool parse_is_learned(const RecordJson& turn, size_t turn_number);
-
-/// Throws data_error unless turns follow one another as in a conversation: an optional system turn,
-/// then alternately the user and the assistant, with at least one answer. Outputs of tools follow
-/// an answer that calls tools, and the assistant follows them. REQUIRES: `turns` is not empty.
-void check_turn_order(const std::vector<Turn>& turns);
-
 }  // namespace vlmtrain::io

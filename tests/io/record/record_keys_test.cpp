@@ -5,7 +5,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "io/record/key_rules.h"
+#include "io/record/keys/key_rules.h"
 #include "io/record/record_reader.h"
 #include "vlmtrain/io/json.h"
 

@@ -1,4 +1,4 @@
-#include "io/record/record_turns.h"
+#include "io/record/notices.h"
 
 #include <gmock/gmock.h>
 

@@ -1,9 +1,8 @@
-#include "io/record/key_rules.h"
+#include "io/record/keys/key_rules.h"
 
 #include <algorithm>
 #include <array>
 #include <initializer_list>
-#include <unordered_map>
 #include <vector>
 
 #include "vlmtrain/base/error.h"
@@ -252,7 +251,6 @@ constexpr std::array kMediaOnlyKeys = std::to_array<KeyEntry>({
 
 }  // namespace key_tables
 
-using KeyRuleMap = std::unordered_map<std::string_view, KeyRule>;
 using KeyEntryList = std::vector<KeyEntry>;
 
 /// Concatenates tables and sorts the result by name. REQUIRES: no key is in two of them.
@@ -277,12 +275,6 @@ KeyEntryList make_key_entry_list(KeyScope scope) {
   throw InternalError("unknown scope of a key");
 }
 
-KeyRuleMap make_rule_map(KeyScope scope) {
-  KeyRuleMap rules;
-  for (const KeyEntry& key : get_key_entries(scope)) rules.emplace(key.name, key.rule);
-  return rules;
-}
-
 }  // namespace
 
 std::span<const KeyEntry> get_key_entries(KeyScope scope) {
@@ -293,12 +285,9 @@ std::span<const KeyEntry> get_key_entries(KeyScope scope) {
 }
 
 KeyRule get_key_rule(KeyScope scope, std::string_view name) {
-  static const std::array<KeyRuleMap, 4> rule_maps{make_rule_map(KeyScope::kRecord), make_rule_map(KeyScope::kTurn),
-                                                   make_rule_map(KeyScope::kBlock),
-                                                   make_rule_map(KeyScope::kMediaObject)};
-  const KeyRuleMap& rules = rule_maps[static_cast<size_t>(scope)];
-  const auto it = rules.find(name);
-  return it == rules.end() ? KeyRule::kUnknown : it->second;
+  const std::span<const KeyEntry> entries = get_key_entries(scope);
+  const auto it = std::ranges::lower_bound(entries, name, {}, &KeyEntry::name);
+  return it != entries.end() && it->name == name ? it->rule : KeyRule::kUnknown;
 }
 
 }  // namespace vlmtrain::io
