@@ -11,7 +11,7 @@
 #include "io/record/media_refs.h"
 #include "io/record/media_slots.h"
 #include "io/record/notices.h"
-#include "io/record/object_marks.h"
+#include "io/record/objects/object_marks.h"
 #include "io/record/record_columns.h"
 #include "io/record/record_media.h"
 #include "io/record/record_turns.h"

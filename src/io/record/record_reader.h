@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "io/record/box_text.h"
 #include "io/record/media_slots.h"
+#include "io/record/objects/box_text.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
 

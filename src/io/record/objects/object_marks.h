@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "io/record/box_text.h"
+#include "io/record/objects/box_text.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 

@@ -1,4 +1,4 @@
-#include "io/record/box_text.h"
+#include "io/record/objects/box_text.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "io/record/object_marks.h"
+#include "io/record/objects/object_marks.h"
 
 #include <algorithm>
 #include <bit>
