@@ -71,6 +71,7 @@ const EquivalentOption kEquivalentOptions[] = {
     {{"eval_dataset", "val_dataset", "validation_file", "eval_file", "val_data", "test_datasets"}, "data.eval"},
     {{"image_folder", "image_dir", "images_dir", "media_dir", "image_path", "video_folder", "images_root"},
      "data.image_root"},
+    {{"norm_bbox"}, "data.boxes.out: the format of the model family by default"},
     {{"cutoff_len", "max_seq_length", "max_seq_len", "sequence_len", "seq_length", "model_max_length", "block_size"},
      "data.max_length: longer samples are dropped or rejected, never truncated"},
     {{"max_pixels", "image_size", "image_resolution"}, "data.image_max_pixels"},

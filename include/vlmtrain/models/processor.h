@@ -29,7 +29,7 @@ struct ProcessorSettings {
   data::VideoTokenLayout video_layout = data::VideoTokenLayout::kReleasedCode;
   data::TrainedAnswers train_on = data::TrainedAnswers::kAll;
   image::AugmentSettings augment = {};     ///< augmentation of images, masks and boxes, in training only
-  data::BoxConversion boxes = {};             ///< how boxes and points are written
+  data::BoxConversion boxes = {};          ///< how boxes and points are written
   std::optional<int64_t> mask_image_size;  ///< side of the mask encoder's input; nullopt: as in config.json
   data::VolumeOptions volume = {};         ///< use of volumes
   std::string chat_template = "auto";      ///< as in text::choose_template()

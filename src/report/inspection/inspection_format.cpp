@@ -268,7 +268,7 @@ std::string format_caption(const models::MediaPreview& preview, int64_t num_fram
   if (rows * columns > 1) text += fmt::format(", {} × {} tiles", columns, rows);
   if (preview.is_overview) text += ", overview";
   if (preview.is_crop) text += ", crop";
-  if (!preview.boxes.empty()) text += fmt::format(", {} boxes and points", preview.boxes.size());
+  if (!preview.boxes.empty()) text += ", " + pluralize(std::ssize(preview.boxes), "object");
   return text;
 }
 
