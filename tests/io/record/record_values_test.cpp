@@ -159,6 +159,27 @@ TEST(RecordValues, FrameRatesOfListsOfFramesAreRead) {
   EXPECT_THAT(file.notices, SizeIs(1)) << "the file has its own";
 }
 
+TEST(RecordValues, TheFirstProblemIsReported) {
+  const auto read_turns = [](std::string_view second, std::string_view third, std::string_view keys = "\"id\": 1") {
+    return read_record(fmt::format(
+        R"({{{}, "messages": [{{"role": "user", "content": "Q"}}, {{"role": "assistant", {}}}, {{"role": "user", {}}}]}})",
+        keys, second, third));
+  };
+  constexpr std::string_view kBadKey = R"("content": "A", "thought": "T")", kBadContent = R"("content": {"x": 1})";
+  const Record bad_key_first = read_turns(kBadKey, kBadContent);
+  EXPECT_THAT(bad_key_first.problem, HasSubstr("turn 2 has reasoning under \"thought\""));
+  EXPECT_THAT(bad_key_first.turns, SizeIs(1)) << "the turns before the problem";
+  EXPECT_THAT(read_turns(kBadContent, kBadKey).problem, HasSubstr("turn 2: its text is neither"));
+  EXPECT_THAT(read_turns(kBadContent, R"("content": "Q", "foo": 1)").notices, IsEmpty())
+      << "keys are checked as far as the record was read";
+  constexpr std::string_view kBadBlocks =
+      R"("content": [{"type": "text", "text": "A", "caption": "C"}, {"type": "sound"}])";
+  EXPECT_THAT(read_turns(kBadBlocks, kBadContent).problem, HasSubstr("\"caption\""));
+  EXPECT_THAT(read_turns(kBadKey, kBadContent, R"("system_prompt": "S")").problem, HasSubstr("\"thought\""));
+  EXPECT_THAT(read_turns(kBadKey, kBadContent, R"("img": "p.png")").problem, HasSubstr("\"img\""))
+      << "a missing image may be the cause of any problem";
+}
+
 TEST(RecordValues, ReadsPythonNumbers) {
   const auto value = parse_record_json(R"({"a": NaN, "b": [Infinity, -Infinity, "NaN \" Infinity"], "c": 1})");
   ASSERT_TRUE(value);

@@ -270,10 +270,8 @@ void RecordKeyChecker::check_media_keys(const RecordJson& value) {
 
 /// Returns true if a record seems to have media of a kind, without parsing the values.
 bool has_media_key(const RecordJson& record_json, const MediaKind& kind) {
-  return std::ranges::any_of(kind.keys, [&](const char* key) {
-    const auto it = record_json.find(key);
-    return it != record_json.end() && !is_blank(*it);
-  });
+  return std::ranges::any_of(kind.keys,
+                             [&](const char* key) { return find_non_blank_value(record_json, key) != nullptr; });
 }
 
 }  // namespace
@@ -282,11 +280,13 @@ void check_keys(const RecordJson& record_json, const std::vector<ReadObject>& re
                 const RecordContents& contents, const std::map<std::string, std::string>& columns, Record& record) {
   RecordContents present_contents = contents;
   RecordKeyChecker checker(present_contents, columns, record);
+  auto object = read_objects.begin();
   try {
-    for (const ReadObject& object : read_objects) checker.check_object(object);
+    for (; object != read_objects.end(); ++object) checker.check_object(*object);
     if (record.problem.empty()) return checker.check_record_keys(record_json);
   } catch (const UserError& error) {
     record.problem = error.what();
+    if (object != read_objects.end()) record.turns.resize(object->turn_number - 1);
   }
   present_contents.has_images |= has_media_key(record_json, kImageKind) || has_media_key(record_json, kVolumeKind);
   present_contents.has_videos |= has_media_key(record_json, kVideoKind);

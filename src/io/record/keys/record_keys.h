@@ -34,11 +34,11 @@ struct RecordContents {
 
 /// Checks the unread keys of a record and of the objects that were read from it, in their order
 /// (key_rules.h). A key that would change what is learned becomes Record::problem, with a
-/// suggestion. Other unread keys become notices. A record that has a problem was read up to
-/// `read_objects`. Then only those are checked, and whether the record has media under a key that is
-/// not read, because that may be the cause. The data set's names in `columns`
-/// (RecordSettings::columns) count as read. REQUIRES: values that were read as turns are null in
-/// `record_json`.
+/// suggestion, and Record::turns then ends before the turn with the key. Other unread keys become
+/// notices. A record that has a problem was read up to `read_objects`. Then only those are checked,
+/// and whether the record has media under a key that is not read, because that may be the cause.
+/// The data set's names in `columns` (RecordSettings::columns) count as read. REQUIRES: values that
+/// were read as turns are null in `record_json`.
 void check_keys(const RecordJson& record_json, const std::vector<ReadObject>& read_objects,
                 const RecordContents& contents, const std::map<std::string, std::string>& columns, Record& record);
 
