@@ -18,8 +18,9 @@
 
 namespace vlmtrain::io {
 
-/// Speaker of a turn. A turn of kTool is the output of a tool.
-enum class Role { kSystem, kUser, kAssistant, kTool };
+/// Speaker of a turn. A turn of kTool is the output of a tool. A turn of kDocument is the text of a
+/// document: the only turn of its record, without a speaker and without a chat template.
+enum class Role { kSystem, kUser, kAssistant, kTool, kDocument };
 
 /// Placeholders of an image and a video in the text of a turn, as in LLaVA's data.
 inline constexpr std::string_view kImagePlaceholder = "<image>";
@@ -109,14 +110,31 @@ struct Notice {
   bool operator==(const Notice&) const = default;
 };
 
+/// A window of a long text, which is a sample of its own (data.text_window_tokens). Window n has
+/// the tokens of the document from n · (tokens - 1) on, so that its first token is the last one of
+/// the window before. That token is the context of the window and is not learned again.
+struct TextWindow {
+  int64_t index = 0;   ///< from 0
+  int64_t tokens = 0;  ///< maximum number of tokens of a window; >= 2
+
+  /// Returns the index of its first token in the document.
+  int64_t first_token() const { return index * (tokens - 1); }
+  bool operator==(const TextWindow&) const = default;
+};
+
+/// Returns the number of windows of at most `window_tokens` tokens of a document of `tokens`
+/// tokens; at least 1.
+int64_t count_text_windows(int64_t tokens, int64_t window_tokens);
+
 /// One record of a data set, in the same form for all formats.
 struct Record {
   std::string id;           ///< "id" in the data (string or integer), else "<file stem>:<index from 0>"
   std::string task;         ///< first string of "task", "task_type", "kind", "category" and "answer_type"; may be empty
   std::string answer_type;  ///< "answer_type" in the data, such as OPEN or CLOSED in medical VQA; may be empty
   /// An optional system turn, then alternating turns of user and assistant. Turns of tools follow an
-  /// assistant's turn that calls them, and precede another one. The numbers of image and video
-  /// placeholders equal the sizes of `images` and `videos`.
+  /// assistant's turn that calls them, and precede another one. A document has one turn of
+  /// kDocument instead. The numbers of image and video placeholders equal the sizes of `images` and
+  /// `videos`.
   std::vector<Turn> turns;
   std::vector<TemplateValue> template_variables;  ///< "tools" and "chat_template_kwargs"
   std::vector<MediaRef> images;                   ///< images and volumes
@@ -128,12 +146,16 @@ struct Record {
   std::vector<Notice> notices;           ///< at most one of each kind
   std::string location;                  ///< position in the data set for messages, such as "line 17"
   std::string problem;                   ///< why the record cannot be used, a phrase or sentence; empty if usable
+  std::optional<TextWindow> window{};    ///< the part of a document that the sample has; empty: all of it
+
+  /// Returns whether the record is a document, not a conversation.
+  bool is_document() const { return !turns.empty() && turns.front().role == Role::kDocument; }
 };
 
 /// Names of columns that RecordSettings::columns can map.
-inline constexpr std::array<std::string_view, 18> kRenamableColumns{
-    "id",    "task",   "system", "messages", "question", "answer",  "caption",  "image",      "images",
-    "video", "videos", "mask",   "masks",    "volume",   "volumes", "modality", "subject_id", "objects"};
+inline constexpr std::array<std::string_view, 20> kRenamableColumns{
+    "id",     "task",  "system", "messages", "question", "answer", "caption", "text",     "document",   "image",
+    "images", "video", "videos", "mask",     "masks",    "volume", "volumes", "modality", "subject_id", "objects"};
 
 /// Settings for reading the records of a data set.
 struct RecordSettings {

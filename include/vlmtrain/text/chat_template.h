@@ -48,6 +48,8 @@ struct RenderedChat {
   /// Notices about parts of the conversation that the template omits and about answers without an
   /// end of turn. At most one notice per kind.
   std::vector<io::Notice> notices{};
+  /// Whether the text is a document, which no chat template wrote: the tokenizer adds its tokens.
+  bool is_document = false;
 };
 
 /// The text that the templates of a model family write for an image or a video.
@@ -94,6 +96,8 @@ class ChatTemplate {
   /// Returns the template. In a built-in template, the markup of the model family replaces
   /// `<image>` and `<video>`.
   const TemplateSource& source() const;
+  /// Returns the inputs of the template: the markup of the model family and its special tokens.
+  const TemplateSettings& settings() const;
   /// Returns the token that ends an answer, such as "<end_of_utterance>".
   std::string_view end_of_turn_token() const;
   /// Returns whether the template omits the end of turn after the last answer, so that render()

@@ -64,11 +64,13 @@ bool may_contain_non_finite_literals(std::string_view text) {
 }
 
 /// Keys that only records have.
-constexpr std::array kRecordKeys = std::to_array<std::string_view>(
-    {"messages", "conversations", "texts", "question", "answer", "instruction", "output", "caption"});
+constexpr std::array kRecordKeys =
+    std::to_array<std::string_view>({"messages", "conversations", "texts", "question", "answer", "instruction",
+                                     "output", "caption", "text", "document", "text_list"});
 /// Keys of lists that a single record may have. Such a list is not a list of records.
-constexpr std::array kSingleRecordListKeys = std::to_array<std::string_view>(
-    {"images", "image", "videos", "video", "volumes", "masks", "objects", "tools", "functions", "chosen", "rejected"});
+constexpr std::array kSingleRecordListKeys =
+    std::to_array<std::string_view>({"images", "image", "videos", "video", "volumes", "masks", "document", "image_info",
+                                     "objects", "tools", "functions", "chosen", "rejected"});
 // Keys of entries that are media or turns, not records.
 constexpr std::array kMediaKeys = std::to_array<std::string_view>({"path", "bytes", "url", "type"});
 constexpr std::array kTurnKeys = std::to_array<std::string_view>({"role", "from", "content", "value"});

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "vlmtrain/io/json.h"
 
@@ -42,6 +43,12 @@ std::optional<bool> parse_switch(const RecordJson& value);
 
 /// Returns an excerpt of a value for a message. The cost does not depend on the size of the value.
 std::string make_value_excerpt(const RecordJson& value);
+
+/// Moves the value of `key` out of `object` and leaves null. Returns null if the key is absent.
+inline RecordJson take_field(RecordJson& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() ? RecordJson() : std::exchange(*it, nullptr);
+}
 
 /// Returns true for the beginning of a JPEG, PNG, WebP, TIFF, HEIC, AVIF, GIF or BMP file.
 bool has_image_signature(std::string_view bytes);

@@ -235,11 +235,12 @@ void set_record_media(ConversationMedia& media, ListedMedia& listed_media, const
   record.images = media.images.collect_media(images, root, leading_placeholders);
   record.videos = media.videos.collect_media(videos, root, leading_placeholders);
   if (!leading_placeholders.empty()) {
-    const auto first_user_turn = std::ranges::find(record.turns, Role::kUser, &Turn::role);
-    VLMTRAIN_CHECK(first_user_turn != record.turns.end(), "the conversation has no turn of the user");
-    leading_placeholders += "\n";
-    first_user_turn->text.insert(0, leading_placeholders);
-    for (size_t& offset : first_user_turn->literal_placeholder_offsets) offset += leading_placeholders.size();
+    const bool is_document = record.is_document();
+    const auto first_turn = std::ranges::find(record.turns, is_document ? Role::kDocument : Role::kUser, &Turn::role);
+    VLMTRAIN_CHECK(first_turn != record.turns.end(), "the conversation has no turn of the user");
+    if (!is_document) leading_placeholders += "\n";
+    first_turn->text.insert(0, leading_placeholders);
+    for (size_t& offset : first_turn->literal_placeholder_offsets) offset += leading_placeholders.size();
   }
 }
 

@@ -24,6 +24,12 @@ std::vector<MediaPlaceholder> find_placeholders(const Turn& turn) {
   return placeholders;
 }
 
+int64_t count_text_windows(int64_t tokens, int64_t window_tokens) {
+  VLMTRAIN_CHECK(window_tokens >= 2, "windows of {} tokens", window_tokens);
+  const int64_t step = window_tokens - 1;  // consecutive windows share one token
+  return tokens <= window_tokens ? 1 : 1 + (tokens - window_tokens + step - 1) / step;
+}
+
 bool has_answer_fields(const Turn& turn) {
   return turn.role == Role::kAssistant && std::ranges::any_of(turn.fields, [](const TemplateValue& field) {
            return field.name != "name" && field.name != "tool_call_id";

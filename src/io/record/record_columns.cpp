@@ -28,6 +28,13 @@ void erase_keys(RecordJson& record, std::initializer_list<const char*> keys) {
 /// conflict with the mapped column.
 void erase_replaced_keys(RecordJson& record, const std::map<std::string, std::string>& columns) {
   const auto is_mapped_column = [&](const char* name) { return columns.contains(name); };
+  const bool has_turns = is_mapped_column("messages") || is_mapped_column("question") || is_mapped_column("answer") ||
+                         is_mapped_column("caption");
+  const bool has_document = is_mapped_column("text") || is_mapped_column("document");
+  if (has_document) erase_keys(record, {"text", "document", "texts", "text_list"});
+  if (has_document && !has_turns) {
+    erase_keys(record, {"messages", "conversations", "question", "answer", "output", "caption"});
+  }
   if (is_mapped_column("messages")) erase_keys(record, {"conversations", "texts"});
   const bool has_question_or_answer = is_mapped_column("question") || is_mapped_column("answer");
   if (!is_mapped_column("messages") && (has_question_or_answer || is_mapped_column("caption"))) {
@@ -61,7 +68,7 @@ void remove_ignored_keys(RecordJson& record, const std::vector<std::string>& ign
     const auto is_mapped = [&](const auto& column) { return column.second == key; };
     if (std::ranges::none_of(columns, is_mapped)) record.erase(key);
   }
-  for (const char* turns : {"messages", "conversations", "texts"}) {
+  for (const char* turns : {"messages", "conversations", "texts", "document"}) {
     if (!record.contains(turns)) continue;
     erase_and_visit_entries(record[turns], [&](RecordJson& turn) {
       for (const char* content : {"content", "value"}) {
@@ -73,12 +80,6 @@ void remove_ignored_keys(RecordJson& record, const std::vector<std::string>& ign
 
 RecordJson make_turn(const char* role, RecordJson content) {
   return {{"role", role}, {"content", std::move(content)}};
-}
-
-/// Moves the value of `key` out of `object` and leaves null. Returns null if the key is absent.
-RecordJson take_field(RecordJson& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() ? RecordJson() : std::exchange(*it, nullptr);
 }
 
 /// Converts "texts" of the_cauldron and FineVision, objects with "user" and "assistant". Their
@@ -203,8 +204,8 @@ RecordJson take_turns(RecordJson& record) {
     return take_field(record, key);
   }
   throw data_error(
-      "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\" or a \"caption\"; set "
-      "data.columns if they have other names");
+      "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\", a \"caption\" or a "
+      "\"text\"; set data.columns if they have other names");
 }
 
 /// Joins a system text that is a list of strings to lines, and makes a blank one null. Throws
@@ -242,6 +243,17 @@ void rename_columns(RecordJson& record, const std::map<std::string, std::string>
     throw data_error("has none of the fields of data.columns, such as \"{}\" for \"{}\"", make_excerpt(source_name),
                      name);
   }
+  const auto find_renamed_key = [&](std::initializer_list<const char*> names) {
+    return std::ranges::find_if(names, [&](const char* name) { return renamed_fields.contains(name); });
+  };
+  const std::initializer_list<const char*> document_names{"text", "document"};
+  const std::initializer_list<const char*> turn_names{"messages", "question", "answer", "caption"};
+  const auto* document_name = find_renamed_key(document_names);
+  const auto* turn_name = find_renamed_key(turn_names);
+  if (document_name != document_names.end() && turn_name != turn_names.end()) {
+    throw data_error("has the fields of both \"{}\" and \"{}\" of data.columns; map one of them", *document_name,
+                     *turn_name);
+  }
   erase_replaced_keys(record, columns);
   for (auto& [name, value] : renamed_fields.items()) record[name] = std::move(value);
 }
@@ -262,10 +274,10 @@ bool may_have_turns(const std::vector<std::string>& fields, const std::map<std::
   return std::ranges::any_of(fields,
                              [&](const std::string& field) {
                                return matches_any(field, {"messages", "conversations", "texts", "question", "answer",
-                                                          "output", "caption"});
+                                                          "output", "caption", "text", "document", "text_list"});
                              }) ||
          std::ranges::any_of(columns, [&](const auto& column) {
-           return matches_any(column.first, {"messages", "question", "answer", "caption"});
+           return matches_any(column.first, {"messages", "question", "answer", "caption", "text", "document"});
          });
 }
 

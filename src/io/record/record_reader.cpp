@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "io/record/document.h"
 #include "io/record/json_values.h"
 #include "io/record/keys/record_keys.h"
 #include "io/record/media_refs.h"
@@ -106,10 +107,16 @@ Record RecordReader::read(RecordJson record_json, const std::string& fallback_id
   set_labels(record_json, fallback_id, record);
   if (!record.problem.empty()) return record;
   Conversation conversation;
+  std::optional<RecordJson> document_json;
   RecordJson turns_json;
   try {
-    turns_json = convert_layout(record_json);
-    read_conversation(record_json, turns_json, conversation);
+    document_json = take_document(record_json);
+    if (document_json) {
+      read_document(record_json, *document_json, conversation);
+    } else {
+      turns_json = convert_layout(record_json);
+      read_conversation(record_json, turns_json, conversation);
+    }
   } catch (const UserError& error) {
     record.problem = error.what();
   }
@@ -117,7 +124,7 @@ Record RecordReader::read(RecordJson record_json, const std::string& fallback_id
   check_keys(record_json, conversation.read_objects, summarize_contents(conversation), columns_, record);
   if (!record.problem.empty()) return record;
   try {
-    check_turn_order(record.turns);
+    if (!record.is_document()) check_turn_order(record.turns);
     record.template_variables = parse_template_variables(record_json);
     set_record_media(conversation.media, conversation.listed_media, image_root_, record);
     set_volume_metadata(record_json, record);
@@ -133,7 +140,7 @@ Record RecordReader::read(RecordJson record_json, const std::string& fallback_id
 }
 
 uint64_t RecordReader::version_hash() const {
-  constexpr uint64_t kRecordReaderVersion = 3;  // increment when results of read() change, to invalidate caches
+  constexpr uint64_t kRecordReaderVersion = 4;  // increment when results of read() change, to invalidate caches
   ContentHash hash;
   hash.add(kRecordReaderVersion).add(image_root_.folder.native()).add(image_root_.rejects_outside_paths ? 1U : 0U);
   for (const auto& [name, source_name] : columns_) hash.add(name).add(source_name);

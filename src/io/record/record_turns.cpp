@@ -265,6 +265,13 @@ void read_turn(const RecordJson& turn_json, Conversation& conversation) {
   turns.push_back(std::move(turn));
 }
 
+/// Reads the media that a record lists outside of its turns.
+void read_listed_media(const RecordJson& record_json, Conversation& conversation) {
+  conversation.listed_media = parse_listed_media(record_json);
+  const std::vector<MediaRef>& images = conversation.listed_media.images;
+  if (!images.empty() && images.front().is_volume) conversation.media.images.set_media_kind(kVolumeKind);
+}
+
 }  // namespace
 
 void read_conversation(const RecordJson& record_json, const RecordJson& turns_json, Conversation& conversation) {
@@ -273,9 +280,30 @@ void read_conversation(const RecordJson& record_json, const RecordJson& turns_js
     conversation.turns.push_back({Role::kSystem, read_content(*system_json, context, conversation)});
   }
   for (const RecordJson& turn_json : turns_json) read_turn(turn_json, conversation);
-  conversation.listed_media = parse_listed_media(record_json);
-  const std::vector<MediaRef>& images = conversation.listed_media.images;
-  if (!images.empty() && images.front().is_volume) conversation.media.images.set_media_kind(kVolumeKind);
+  read_listed_media(record_json, conversation);
+}
+
+void read_document(const RecordJson& record_json, const RecordJson& blocks, Conversation& conversation) {
+  constexpr TurnContext kContext{.index = 0, .is_answer = false};
+  constexpr size_t kTurnNumber = 1;  // for messages
+  Turn document{.role = Role::kDocument, .text = {}};
+  bool has_text = false;
+  for (const RecordJson& block : blocks) {
+    if (!is_text_type(get_block_type(block, kTurnNumber))) {
+      read_block(block, kContext, conversation, document.text);
+      continue;
+    }
+    conversation.read_objects.push_back(
+        {.scope = KeyScope::kBlock, .json = &block, .turn_number = kTurnNumber, .block_type = "text"});
+    const Turn piece{.role = Role::kDocument, .text = get_block_text(block, kTurnNumber)};
+    for (const MediaPlaceholder& placeholder : find_placeholders(piece))
+      document.literal_placeholder_offsets.push_back(document.text.size() + placeholder.begin);
+    has_text = has_text || piece.text.find_first_not_of(kJsonWhitespace) != std::string::npos;
+    document.text += piece.text;
+  }
+  if (!has_text) throw data_error("has no text to learn: its document is empty");
+  conversation.turns.push_back(std::move(document));
+  read_listed_media(record_json, conversation);
 }
 
 }  // namespace vlmtrain::io

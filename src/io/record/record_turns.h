@@ -24,4 +24,9 @@ struct Conversation {
 /// then. REQUIRES: `record_json` and `turns_json` outlive `conversation`.
 void read_conversation(const RecordJson& record_json, const RecordJson& turns_json, Conversation& conversation);
 
+/// Reads a document, a list of content blocks (take_document), as one turn of Role::kDocument, and
+/// the listed media of its record. Placeholders in texts are literal. Throws data_error as
+/// read_conversation(), and if there is no text. REQUIRES: as read_conversation().
+void read_document(const RecordJson& record_json, const RecordJson& blocks, Conversation& conversation);
+
 }  // namespace vlmtrain::io

@@ -262,7 +262,7 @@ class SegmentEncoder final : public ChatEncoder {
     for (size_t image = 0;; ++image) {
       const size_t end = image < media.size() ? chat.media.at(image).span.begin : chat.text.size();
       const auto segment_encoding = tokenizer().encode(std::string_view(chat.text).substr(begin, end - begin),
-                                                       image == 0 && needs_special_tokens());
+                                                       image == 0 && needs_special_tokens(chat));
       joined_encoding.ids.insert(joined_encoding.ids.end(), segment_encoding.ids.begin(), segment_encoding.ids.end());
       for (const uint32_t start : segment_encoding.starts)
         joined_encoding.starts.push_back(start + static_cast<uint32_t>(begin));

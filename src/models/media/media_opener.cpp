@@ -4,6 +4,8 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "models/media/media_checks.h"
 #include "vlmtrain/base/error.h"
@@ -15,19 +17,29 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// Returns `text` with each image placeholder repeated as often as the next entry of `counts`.
-/// Advances `next_count_index`, the index of that entry.
-std::string repeat_placeholders(std::string_view text, std::span<const int64_t> counts, size_t& next_count_index) {
+/// Repeats each image placeholder of `turn` as often as the next entry of `counts`. Advances
+/// `next_count_index`, the index of that entry.
+void repeat_placeholders(std::span<const int64_t> counts, size_t& next_count_index, text::Turn& turn) {
   std::string result;
-  for (size_t position = text.find(text::kImagePlaceholder);
-       position != std::string_view::npos && next_count_index < counts.size();
-       position = text.find(text::kImagePlaceholder)) {
-    result += text.substr(0, position);
+  std::vector<size_t> literal_offsets;
+  size_t copied_end = 0;
+  auto literal = turn.literal_placeholder_offsets.begin();
+  const auto copy_text = [&](size_t end) {
+    for (; literal != turn.literal_placeholder_offsets.end() && *literal < end; ++literal)
+      literal_offsets.push_back(result.size() + *literal - copied_end);
+    result.append(turn.text, copied_end, end - copied_end);
+    copied_end = end;
+  };
+  for (const io::MediaPlaceholder& placeholder : io::find_placeholders(turn)) {
+    if (placeholder.is_video || next_count_index == counts.size()) continue;
+    copy_text(placeholder.begin);
     for (int64_t i = 0; i < counts[next_count_index]; ++i) result += text::kImagePlaceholder;
-    text.remove_prefix(position + text::kImagePlaceholder.size());
+    copied_end += text::kImagePlaceholder.size();
     ++next_count_index;
   }
-  return result += text;
+  copy_text(turn.text.size());
+  turn.text = std::move(result);
+  turn.literal_placeholder_offsets = std::move(literal_offsets);
 }
 
 }  // namespace
@@ -105,7 +117,7 @@ std::vector<text::Turn> MediaOpener::expand_slice_placeholders(const io::Record&
   check_volumes(record);
   const auto counts = count_images_per_placeholder(record);
   size_t next_count_index = 0;
-  for (text::Turn& turn : turns) turn.text = repeat_placeholders(turn.text, counts, next_count_index);
+  for (text::Turn& turn : turns) repeat_placeholders(counts, next_count_index, turn);
   return turns;
 }
 

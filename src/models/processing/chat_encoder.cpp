@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "models/processing/chat_template.h"
+#include "models/processing/document_text.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/text/read_tokenizer.h"
@@ -13,7 +14,9 @@ ChatEncoder::ChatEncoder(text::Tokenizer tokenizer, text::ChatTemplate chat_temp
     : tokenizer_(std::move(tokenizer)),
       chat_template_(std::move(chat_template)),
       settings_(settings),
-      end_of_turn_id_(find_token_id(tokenizer_, chat_template_.end_of_turn_token())) {}
+      end_of_turn_id_(find_token_id(tokenizer_, chat_template_.end_of_turn_token())),
+      end_of_text_(find_end_of_text(chat_template_)),
+      post_processor_ends_documents_(settings.adds_special_tokens && appends_token(tokenizer_, end_of_text_)) {}
 
 text::RenderedChat ChatEncoder::render(const std::string& record_id, std::span<const text::Turn> turns, bool as_prompt,
                                        std::span<const io::TemplateValue> variables) const {
@@ -29,12 +32,19 @@ text::RenderedChat ChatEncoder::render(const std::string& record_id, std::span<c
   }
 }
 
+text::RenderedChat ChatEncoder::render_document(const text::Turn& document, bool as_prompt) const {
+  const bool adds_end = !as_prompt && !post_processor_ends_documents_;
+  text::RenderedChat chat = models::render_document(document, chat_template_.settings(), adds_end ? end_of_text_ : "");
+  if (as_prompt) chat.answers.clear();
+  return chat;
+}
+
 EncodedChat ChatEncoder::encode(const text::RenderedChat& chat, std::span<const MediaLayout> media) const {
   std::vector<std::string> expansions;
   expansions.reserve(media.size());
   for (const MediaLayout& layout : media) expansions.push_back(layout.text);
   const auto expanded_chat = expand_media(chat, expansions);
-  auto encoding = tokenizer_.encode(expanded_chat.text, needs_special_tokens());
+  auto encoding = tokenizer_.encode(expanded_chat.text, needs_special_tokens(chat));
   EncodedChat encoded_chat;
   encoded_chat.label_mask = text::compute_label_mask(encoding, expanded_chat.text, expanded_chat.answers);
   encoded_chat.token_ids = std::move(encoding.ids);

@@ -50,7 +50,11 @@ class ChatEncoder {
   text::RenderedChat render(const std::string& record_id, std::span<const text::Turn> turns, bool as_prompt,
                             std::span<const io::TemplateValue> variables = {}) const;
 
-  /// Tokenizes a chat. `media` are the layouts of all media, in the order of their placeholders.
+  /// Returns the text of a document, a turn of io::Role::kDocument. With `as_prompt`, without the
+  /// token that ends it and without labels.
+  text::RenderedChat render_document(const text::Turn& document, bool as_prompt) const;
+
+  /// Tokenizes a chat or a document. `media` are the layouts of all media, in the order of their placeholders.
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> media) const;
   /// Returns the number of tokens of the text of a medium.
   int64_t count_tokens(std::string_view media_text) const;
@@ -62,13 +66,17 @@ class ChatEncoder {
 
  protected:
   /// Returns whether the tokenizer must add its special tokens to a rendered text.
-  bool needs_special_tokens() const { return settings_.adds_special_tokens && !chat_template_.writes_bos_token(); }
+  bool needs_special_tokens(const text::RenderedChat& chat) const {
+    return settings_.adds_special_tokens && (chat.is_document || !chat_template_.writes_bos_token());
+  }
 
  private:
   text::Tokenizer tokenizer_;
   text::ChatTemplate chat_template_;
   ChatEncoderSettings settings_;
   int64_t end_of_turn_id_;
+  std::string end_of_text_;             // the token that ends a document
+  bool post_processor_ends_documents_;  // the tokenizer adds end_of_text_
 };
 
 /// Returns the id of a token. Throws UserError (kBadData) if the tokenizer does not have it.

@@ -49,7 +49,8 @@ text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const
 
 text::RenderedChat replace_spans(const text::RenderedChat& chat, std::span<const text::TextSpan> spans,
                                  std::span<const std::string> texts) {
-  text::RenderedChat result{.text = {}, .answers = chat.answers, .media = chat.media, .notices = chat.notices};
+  text::RenderedChat result = chat;
+  result.text.clear();
   size_t copied_end = 0;
   for (size_t i = 0; i < spans.size(); ++i) {
     const auto [begin, end] = spans[i];

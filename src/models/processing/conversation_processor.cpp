@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "models/media/media_checks.h"
+#include "models/processing/document_text.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/notices.h"
@@ -62,20 +63,20 @@ data::Sample ConversationProcessor::process_prompt_headers(const io::Record& rec
 data::Sample ConversationProcessor::process(const io::Record& record, int64_t index, bool as_prompt,
                                             const image::Augmentation& augmentation) const {
   OpenedRecord opened = open(record, as_prompt);
-  const image::Augmentation applied = opened.objects ? augment_objects(opened, augmentation) : augmentation;
+  const image::Augmentation applied = opened.objects ? augment_objects(record, opened, augmentation) : augmentation;
   data::Sample sample = make_header_sample(record, index, opened);
   if (sample.pixel_values.defined()) read_pixels(record, opened, applied, sample);
   return sample;
 }
 
-image::Augmentation ConversationProcessor::augment_objects(OpenedRecord& opened,
+image::Augmentation ConversationProcessor::augment_objects(const io::Record& record, OpenedRecord& opened,
                                                            const image::Augmentation& augmentation) const {
   const image::Augmentation without_motion{.brightness_factor = augmentation.brightness_factor};
   const image::Augmentation limited = opened.objects->limit_augmentation(augmentation);
   if (limited == without_motion) return without_motion;
   SampleLayout& layout = opened.layout;
   text::RenderedChat chat = opened.objects->write(opened.chat, layout.limits, limited);
-  EncodedChat encoded_chat = encoder_->encode(chat, layout.media_layouts);
+  EncodedChat encoded_chat = encode_record(record, chat, layout.media_layouts, *encoder_);
   if (encoded_chat.token_ids.size() != layout.chat.token_ids.size()) return without_motion;
   if (encoded_chat.label_mask != layout.chat.label_mask) return without_motion;
   layout.chat = std::move(encoded_chat);
@@ -84,8 +85,9 @@ image::Augmentation ConversationProcessor::augment_objects(OpenedRecord& opened,
 }
 
 text::RenderedChat ConversationProcessor::render(const io::Record& record, bool as_prompt) const {
-  if (record.objects.empty()) return render_turns(record, as_prompt, nullptr);
-  return *open(record, as_prompt).layout.written_chat;
+  if (!record.objects.empty()) return *open(record, as_prompt).layout.written_chat;
+  text::RenderedChat chat = render_whole(record, as_prompt, nullptr);
+  return record.window ? render_window(*encoder_, record, chat) : chat;
 }
 
 WrittenRecord ConversationProcessor::write_objects(const io::Record& record) const {
@@ -94,11 +96,12 @@ WrittenRecord ConversationProcessor::write_objects(const io::Record& record) con
   return opened.objects->write_record(opened.layout.limits);
 }
 
-text::RenderedChat ConversationProcessor::render_turns(const io::Record& record, bool as_prompt,
+text::RenderedChat ConversationProcessor::render_whole(const io::Record& record, bool as_prompt,
                                                        const ObjectWriter* objects) const {
   std::vector<text::Turn> turns = record.turns;
   if (objects != nullptr) turns = objects->insert_tokens(std::move(turns));
   turns = opener_.expand_slice_placeholders(record, std::move(turns));
+  if (record.is_document()) return encoder_->render_document(turns.front(), as_prompt);
   if (trains_on_last_answer_) {
     const auto last_answer = std::ranges::find(turns.rbegin(), turns.rend(), io::Role::kAssistant, &text::Turn::role);
     for (auto turn = last_answer; turn != turns.rend(); ++turn)
@@ -111,7 +114,7 @@ ConversationProcessor::OpenedRecord ConversationProcessor::open(const io::Record
   opener_.check_supported_media(record);  // before the template, which may reject the placeholders of such media
   OpenedRecord opened{};
   if (!record.objects.empty()) opened.objects = std::make_unique<ObjectWriter>(record, box_format_, box_conversion_);
-  opened.chat = render_turns(record, as_prompt, opened.objects.get());
+  opened.chat = render_whole(record, as_prompt, opened.objects.get());
   opened.media = opener_.open(record, opened.chat, chat_template().source().name);
   if (masks_) MaskTargets::check_media(record, opened.media);
   if (opened.objects) opened.objects->locate(opened.media);

@@ -62,13 +62,15 @@ class ConversationProcessor final : public Processor {
     SampleLayout layout;
   };
 
+  /// Returns the rendered chat, or the text of the document that the record is a window of.
+  /// Boxes become tokens of `objects`; null: the record has no names and boxes.
+  text::RenderedChat render_whole(const io::Record& record, bool as_prompt, const ObjectWriter* objects) const;
   OpenedRecord open(const io::Record& record, bool as_prompt) const;
-  /// Renders the turns of `record`, with tokens instead of boxes if `objects` is not null.
-  text::RenderedChat render_turns(const io::Record& record, bool as_prompt, const ObjectWriter* objects) const;
   /// Writes the boxes of an opened record as `augmentation` moves them, and returns the augmentation
   /// to apply. Flip and rotation are omitted if they would move a box out of its image or change the
   /// number of tokens, on which packs and plans rely.
-  image::Augmentation augment_objects(OpenedRecord& opened, const image::Augmentation& augmentation) const;
+  image::Augmentation augment_objects(const io::Record& record, OpenedRecord& opened,
+                                      const image::Augmentation& augmentation) const;
   /// Returns the sample with pixel_values and masks on the meta device. Throws data::SampleError if
   /// it exceeds the memory limit or if its text contains image tokens.
   data::Sample make_header_sample(const io::Record& record, int64_t index, const OpenedRecord& opened) const;

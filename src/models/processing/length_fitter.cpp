@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "models/media/media_checks.h"
+#include "models/processing/document_text.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models {
@@ -87,7 +88,7 @@ SampleLayout lay_out_sample(const io::Record& record, const text::RenderedChat& 
         rethrow_medium_errors(record, medium->kind(), [&] { return medium->lay_out(limits); }));
   }
   if (objects != nullptr) layout.written_chat = objects->write(chat, limits);
-  layout.chat = encoder.encode(layout.written_chat ? *layout.written_chat : chat, layout.media_layouts);
+  layout.chat = encode_record(record, layout.written_chat ? *layout.written_chat : chat, layout.media_layouts, encoder);
   return layout;
 }
 
@@ -113,6 +114,13 @@ std::string format_shortening_advice(const io::Record& record, const MediaList& 
 }
 
 }  // namespace
+
+EncodedChat encode_record(const io::Record& record, const text::RenderedChat& chat, std::span<const MediaLayout> media,
+                          const ChatEncoder& encoder) {
+  EncodedChat encoded_chat = encoder.encode(chat, media);
+  if (chat.is_document) select_document_tokens(record, encoded_chat);
+  return encoded_chat;
+}
 
 SampleLayout LengthFitter::fit(const io::Record& record, const text::RenderedChat& chat, const MediaList& media,
                                const ObjectWriter* objects, const ChatEncoder& encoder) const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,10 @@ struct LengthLimits {
   int64_t max_positions = std::numeric_limits<int64_t>::max();
   std::string position_description{};
 };
+
+/// Returns the tokens of a record: of its conversation, or of its document or window.
+EncodedChat encode_record(const io::Record& record, const text::RenderedChat& chat, std::span<const MediaLayout> media,
+                          const ChatEncoder& encoder);
 
 /// Lays out samples. Media of a sample with too many tokens are shrunk: images first, then video
 /// frames, down to the family's minimum. The result depends on sizes only, so that samples from

@@ -29,6 +29,8 @@ const char* get_role_name(Role role) {
       return "assistant";
     case Role::kTool:
       return "tool";
+    case Role::kDocument:
+      throw InternalError("a document has no chat template");
   }
   throw InternalError("unknown role");
 }
@@ -126,6 +128,8 @@ bool ContentFormat::uses_content_blocks(const Turn& turn) const {
       return assistant_uses_blocks && !(turn.text.empty() && io::has_answer_fields(turn));
     case Role::kTool:
       return user_uses_blocks && !io::find_placeholders(turn).empty();
+    case Role::kDocument:
+      throw InternalError("a document has no chat template");
   }
   throw InternalError("unknown role");
 }

@@ -68,6 +68,9 @@ ChatTemplate::ChatTemplate(TemplateSource source, TemplateSettings settings, con
 const TemplateSource& ChatTemplate::source() const {
   return impl_->source;
 }
+const TemplateSettings& ChatTemplate::settings() const {
+  return impl_->settings;
+}
 std::string_view ChatTemplate::end_of_turn_token() const {
   return impl_->traits.end_of_turn_token;
 }
