@@ -140,6 +140,11 @@ void declare_options(OptionTable& table, DataOptions& options) {
       "Handling of samples with more than data.max_length tokens. shrink: images, then video frames, are downscaled "
       "until the sample fits, to a minimum size (docs/data.md). A sample that still does not fit is a bad sample. "
       "drop: the sample is dropped and counted, whatever data.on_bad_sample is. fail: it is a bad sample.");
+  table.add("data.text_window_tokens", options.text_window_tokens,
+            "Maximum number of tokens per window of a text without images (`text` records, docs/data.md). A longer "
+            "text is split into windows, each a sample of its own. Each token of a text is learned once, also where "
+            "windows meet. auto: texts are not split, and `data.on_too_long` applies to long ones.",
+            std::optional{allow_auto(at_least<int64_t>(2))});
   table.add_enum("data.train_on", options.train_on, {{"all", TrainedAnswers::kAll}, {"last", TrainedAnswers::kLast}},
                  "Answers of a conversation that are in the loss. all: all answers. last: only the last one. Answers "
                  "that a record excludes (`loss: false`, docs/data.md) are in neither.");

@@ -11,6 +11,7 @@
 #include "train/balance.h"
 #include "train/data_check/data_check.h"
 #include "train/data_check/evaluation_set.h"
+#include "train/data_check/windowed_records.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
@@ -51,6 +52,7 @@ std::shared_ptr<const data::DataSet> open_split_sources(const Config& config,
                                                         std::vector<int64_t> data::HoldOutSplit::*split_indices,
                                                         std::vector<HoldOutSource>* hold_out_sources) {
   const auto share = data::parse_hold_out_share(config.data);
+  TextSplitter text_splitter(config);
   std::vector<data::DataSet::SourceRecords> sources;
   sources.reserve(config.data.train.sources().size());
   for (const data::Source& source : config.data.train.sources()) {
@@ -69,7 +71,7 @@ std::shared_ptr<const data::DataSet> open_split_sources(const Config& config,
                      pluralize(samples, "sample"), samples - records->size() == 1 ? "is" : "are", config.data.eval);
       }
     }
-    sources.push_back({.source = source, .records = std::move(records)});
+    sources.push_back({.source = source, .records = text_splitter.split(std::move(records), source.path)});
   }
   check_row_group_memory(config.memory.limit_gb);
   return std::make_shared<data::DataSet>(std::move(sources));
@@ -86,7 +88,7 @@ std::shared_ptr<const io::Records> open_evaluation_records(const Config& config)
   if (!data::parse_hold_out_share(config.data)) {
     auto records = open_nonempty_records(config.data.eval, make_record_settings(config.data));
     check_row_group_memory(config.memory.limit_gb);
-    return records;
+    return TextSplitter(config).split(std::move(records), config.data.eval);
   }
   if (config.data.train.empty()) {
     throw usage_error("data.eval: is {}, a share of data.train, which is empty; set data.train", config.data.eval);

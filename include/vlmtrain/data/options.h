@@ -30,6 +30,7 @@ struct DataOptions {
   std::vector<std::string> ignore_keys;
   int64_t max_length = 8192;
   LongSamplePolicy on_too_long = LongSamplePolicy::kShrink;
+  AutoOr<int64_t> text_window_tokens;  ///< nullopt: texts are not split
   TaskShareSchedule task_shares;
   Curriculum curriculum = Curriculum::kNone;
   bool packing = false;

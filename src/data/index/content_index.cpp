@@ -68,6 +68,8 @@ uint64_t hash_conversation(const io::Record& record) {
   ContentHash hash;
   for (const auto& turn : record.turns) hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
   io::add_objects_to_hash(hash, record.objects);
+  if (record.window)
+    hash.add(static_cast<uint64_t>(record.window->index)).add(static_cast<uint64_t>(record.window->tokens));
   for (const auto* list : {&record.images, &record.videos}) {
     hash.add(list->size());
     for (const io::MediaRef& medium : *list) hash.add(medium.frames.size()).add(medium.modality);

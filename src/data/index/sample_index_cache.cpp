@@ -177,6 +177,8 @@ uint64_t compute_record_fingerprint(const io::Record& record) {
     hash.add(mask.structure).add(static_cast<uint64_t>(mask.image_index));
     hash.add(mask.value ? "value" : "").add(static_cast<uint64_t>(mask.value.value_or(0)));
   }
+  if (record.window)
+    hash.add(static_cast<uint64_t>(record.window->index)).add(static_cast<uint64_t>(record.window->tokens));
   return hash.value();
 }
 

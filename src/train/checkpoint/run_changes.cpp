@@ -82,6 +82,7 @@ constexpr std::string_view kAllowedIfRequestedKeys[]{"model.freeze_vision_tower"
                                                      "data.pack_max_images",
                                                      "data.pack_max_tiles",
                                                      "data.columns",
+                                                     "data.text_window_tokens",
                                                      "data.chat_template",
                                                      "data.chat_template_date",
                                                      "data.video_layout",
@@ -227,9 +228,9 @@ bool has_changed_key(const std::vector<SettingChange>& changes, std::span<const 
 }
 
 bool affects_samples(const std::vector<SettingChange>& changes) {
-  static constexpr std::string_view kKeys[] = {"data.train",          "data.task_shares",     "data.curriculum",
-                                               "data.packing",        "data.pack_max_tokens", "data.pack_max_images",
-                                               "data.pack_max_tiles", kSampleCountKey,        kSampleSizesKey};
+  static constexpr std::string_view kKeys[] = {
+      "data.train",           "data.task_shares",    "data.curriculum",         "data.packing",  "data.pack_max_tokens",
+      "data.pack_max_images", "data.pack_max_tiles", "data.text_window_tokens", kSampleCountKey, kSampleSizesKey};
   return has_changed_key(changes, kKeys);
 }
 
