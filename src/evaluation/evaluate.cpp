@@ -67,13 +67,14 @@ class Evaluator {
                                       // The next batch is decoded while the current one is scored.
                                       .max_prefetch_samples = 2 * settings_.batch_size,
                                       .prefetch_bytes = settings_.prefetch_bytes});
-    std::vector<data::Sample> batch;
+    std::vector<data::Sample> conversations, documents;  // batches; documents have no answers
     while (auto item = sample_stream.next()) {
       if (item->error) {
         skip_sample_or_rethrow(item->error);
         continue;
       }
       result_.notices.add(item->sample.id, item->sample.notices);
+      auto& batch = has_answer(item->sample) ? conversations : documents;
       batch.push_back(std::move(item->sample));
       if (std::ssize(batch) < result_.batch_size) continue;
       if (settings_.should_stop && settings_.should_stop()) {
@@ -84,7 +85,9 @@ class Evaluator {
       erase_pending_prompts(batch);
       batch.clear();
     }
-    if (!batch.empty()) score_samples(batch);
+    for (const auto* batch : {&conversations, &documents}) {
+      if (!batch->empty()) score_samples(*batch);
+    }
     if (result_.num_skipped_samples > 0 && result_.num_skipped_samples == records_.size()) {
       throw data_error("data.eval: none of the {} samples can be used; the first: {}", records_.size(),
                        first_bad_sample_problem_);
@@ -106,13 +109,19 @@ class Evaluator {
   data::Sample make_sample(int64_t index) {
     const io::Record record = records_.at(index);
     data::Sample sample = data::make_sample(processor_, record, index);
-    if (settings_.generate_answers) {
+    if (settings_.generate_answers && !record.is_document()) {
       PendingPrompt prompt{.sample = processor_.process_prompt_headers(record, index)};
       if (!record.objects.empty()) prompt.written_record = processor_.write_objects(record);
       const std::lock_guard lock(pending_prompts_mutex_);
       pending_prompts_.insert_or_assign(index, std::move(prompt));
     }
     return sample;
+  }
+
+  /// Returns whether the model answers the sample: it is a conversation, and answers are generated.
+  bool has_answer(const data::Sample& sample) {
+    const std::lock_guard lock(pending_prompts_mutex_);
+    return pending_prompts_.contains(sample.index);
   }
 
   void skip_sample_or_rethrow(const std::exception_ptr& error) {
@@ -158,13 +167,15 @@ class Evaluator {
     }
   }
 
-  /// Scores one batch. If memory runs out, counts nothing and returns the error.
+  /// Scores one batch, either of samples with answers or of samples without. If memory runs out,
+  /// counts nothing and returns the error.
   std::optional<memory::OutOfMemory> try_score_batch(std::span<const data::Sample> samples,
                                                      const engine::EvaluationLayout& layout) {
     try {
+      const bool has_answers = has_answer(samples.front());
       std::vector<data::Sample> prompts;
       for (const auto& sample : samples) {
-        if (!settings_.generate_answers) break;
+        if (!has_answers) break;
         const std::lock_guard lock(pending_prompts_mutex_);
         prompts.push_back(pending_prompts_.at(sample.index).sample);
       }
@@ -174,7 +185,7 @@ class Evaluator {
         add_loss(samples[i], batch_result.loss_sums[i]);
         auto masks = samples[i].masks.empty() ? std::vector<MaskPrediction>{}
                                               : score_masks(samples[i], batch_result.mask_logits[i]);
-        if (settings_.generate_answers) score_answer(samples[i], batch_result.answers[i], std::move(masks));
+        if (has_answers) score_answer(samples[i], batch_result.answers[i], std::move(masks));
       }
       return std::nullopt;
     } catch (const std::exception& error) {
