@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "text/test_data.h"
@@ -127,6 +128,141 @@ TEST(Agents, AnswersThatAreNotLearnedHaveNoLabels) {
     EXPECT_EQ(chat.text.substr(chat.answers[0].begin, chat.answers[0].end - chat.answers[0].begin),
               "Second.<|im_end|>");
   }
+}
+
+ChatTemplate make_agent_template(const std::string& source, TemplateSettings settings = {}) {
+  return {{.jinja_source = source, .name = "agent.jinja", .is_checkpoint_default = true},
+          std::move(settings),
+          load_golden_tokenizer("qwen2")};
+}
+
+constexpr const char* kCallOfZoom = R"([{"type": "function", "function": {"name": "zoom", "arguments": {}}}])";
+
+/// A question, a call of a tool with `text`, the output of the tool, and an answer.
+std::vector<Turn> make_call_turns(const std::string& text = "") {
+  return {{Role::kUser, "What is it?"},
+          {.role = Role::kAssistant, .text = text, .fields = {{.name = "tool_calls", .json = kCallOfZoom}}},
+          {Role::kTool, "fur"},
+          {Role::kAssistant, "A cat."}};
+}
+
+std::vector<std::string> get_label_texts(const ChatTemplate& chat_template, const std::vector<Turn>& turns,
+                                         const std::vector<io::TemplateValue>& variables = {}) {
+  const RenderedChat chat = chat_template.render(turns, false, variables);
+  std::vector<std::string> texts;
+  for (const TextSpan& span : chat.answers) texts.push_back(chat.text.substr(span.begin, span.end - span.begin));
+  return texts;
+}
+
+constexpr const char* kPrompt = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+TEST(Agents, NullContentIsNoKeyOfTheMessage) {
+  std::vector<Turn> turns = make_call_turns();
+  turns[1].has_content = false;
+  const ChatTemplate chat_template = make_agent_template(
+      std::string("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% if 'content' not in m %}(no key)"
+                  "{% endif %}{% for c in m.tool_calls %}{{ c.function.name }}{% endfor %}<|im_end|>\n{% endfor %}") +
+      kPrompt);
+  EXPECT_THAT(chat_template.render(turns, false).text, HasSubstr("assistant\n(no key)zoom<|im_end|>"));
+}
+
+TEST(Agents, ReasoningHasTheNameThatTheTemplateReads) {
+  for (const std::string read_name : {"reasoning_content", "thinking"}) {
+    const ChatTemplate chat_template = make_agent_template(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m." + read_name + " %}<think>{{ m." + read_name +
+        " }}</think>{% endif %}{{ m.content }}<|im_end|>\n{% endfor %}" + kPrompt);
+    for (const std::string name : {"reasoning_content", "thinking", "reasoning"}) {
+      const std::vector<Turn> turns{
+          {Role::kUser, "How many?"},
+          {.role = Role::kAssistant, .text = "Two.", .fields = {{.name = name, .json = "\"One, two.\""}}}};
+      EXPECT_THAT(get_label_texts(chat_template, turns), ElementsAre("<think>One, two.</think>Two.<|im_end|>"))
+          << name << " read as " << read_name;
+    }
+  }
+}
+
+TEST(Agents, GenerationBlocksOfAnswersThatAreNotLearnedHaveNoLabels) {
+  const ChatTemplate chat_template = make_agent_template(
+      std::string(
+          "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}{% generation %}"
+          "<think>\n</think>\n{{ m.content }}<|im_end|>\n{% endgeneration %}{% else %}{{ m.content }}<|im_end|>\n"
+          "{% endif %}{% endfor %}") +
+      kPrompt);
+  std::vector<Turn> turns{
+      {Role::kUser, "Q"}, {Role::kAssistant, "First."}, {Role::kUser, "R"}, {Role::kAssistant, "Second."}};
+  turns[1].is_learned = false;
+  EXPECT_THAT(get_label_texts(chat_template, turns), ElementsAre("<think>\n</think>\nSecond.<|im_end|>\n"));
+}
+
+TEST(Agents, AnswersEndWithTheEosTokenThatFollowsOtherSpecialTokens) {
+  const std::string source =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|><|endoftext|>\n{% endfor %}";
+  const std::vector<Turn> turns{
+      {Role::kUser, "Q"}, {Role::kAssistant, "One."}, {Role::kUser, "R"}, {Role::kAssistant, "Two."}};
+  EXPECT_THAT(get_label_texts(make_agent_template(source + kPrompt, {.eos_tokens = {"<|endoftext|>"}}), turns),
+              ElementsAre("One.<|im_end|><|endoftext|>", "Two.<|im_end|><|endoftext|>"));
+  EXPECT_THAT(get_label_texts(make_agent_template(source + kPrompt, {.eos_tokens = {"<|im_end|>"}}), turns),
+              ElementsAre("One.<|im_end|>", "Two.<|im_end|>"));
+}
+
+/// A template that ends calls with a token of their own, and repeats the name of the tool after it.
+constexpr const char* kOwnCallEnd =
+    "{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>{{ messages[loop.index0 - "
+    "1].tool_calls[0].function.name }}"
+    "\n{{ m.content }}<|im_end|>{% else %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in m.tool_calls %}"
+    "call {{ c.function.name }}{% endfor %}{{ '<|endoftext|>' if m.tool_calls else '<|im_end|>' }}{% endif %}{% endfor "
+    "%}";
+
+TEST(Agents, CallsMayEndWithAnotherToken) {
+  const ChatTemplate chat_template =
+      make_agent_template(std::string(kOwnCallEnd) + kPrompt, {.eos_tokens = {"<|im_end|>", "<|endoftext|>"}});
+  EXPECT_THAT(get_label_texts(chat_template, make_call_turns()),
+              ElementsAre("call zoom<|endoftext|>", "A cat.<|im_end|>"));
+}
+
+TEST(Agents, TemplatesThatNeedToolsAreLoaded) {
+  const ChatTemplate chat_template = make_agent_template(
+      std::string("{% for tool in tools %}{{ tool.function.name }} {% endfor %}{% for m in messages %}<|im_start|>"
+                  "{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}") +
+      kPrompt);
+  const std::vector<Turn> turns{{Role::kUser, "Q"}, {Role::kAssistant, "One."}};
+  const std::vector<io::TemplateValue> tools{{.name = "tools", .json = R"([{"function": {"name": "zoom"}}])"}};
+  EXPECT_THAT(get_label_texts(chat_template, turns, tools), ElementsAre("One.<|im_end|>"));
+  EXPECT_THROW(chat_template.render(turns, false), UserError);
+}
+
+TEST(Agents, TextNextToCallsIsAStringWhereTheTemplateReadsNoBlocks) {
+  const ChatTemplate chat_template = make_agent_template(
+      std::string("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}{{ m.content }}"
+                  "{% for c in m.tool_calls %} call {{ c.function.name }}{% endfor %}{% elif m.content is string %}"
+                  "{{ m.content }}{% else %}{% for b in m.content %}{{ b.text }}{% endfor %}{% endif %}<|im_end|>\n"
+                  "{% endfor %}") +
+      kPrompt);
+  EXPECT_THAT(get_label_texts(chat_template, make_call_turns("I look.")),
+              ElementsAre("I look. call zoom<|im_end|>", "A cat.<|im_end|>"));
+}
+
+TEST(Agents, VariablesOfTheRecordMayChangeTheSpaceBeforeAnswers) {
+  const ChatTemplate chat_template = make_agent_template(
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<think></think>\n{% endif %}"
+      "{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+      "{{ '<think></think>' if quick }}{% endif %}");
+  const std::vector<Turn> turns{{Role::kUser, "Q"}, {Role::kAssistant, "One."}};
+  EXPECT_THAT(get_label_texts(chat_template, turns), ElementsAre("One.<|im_end|>"));
+  EXPECT_THAT(get_label_texts(chat_template, turns, {{.name = "quick", .json = "true"}}),
+              ElementsAre("\nOne.<|im_end|>"));
+}
+
+TEST(Agents, AnswersWhoseReasoningIsOmittedAreAnswersOfText) {
+  const ChatTemplate chat_template = make_agent_template(
+      std::string(
+          "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}<think></think>{% endif %}"
+          "{{ m.content }}<|im_end|>\n{% endfor %}") +
+      kPrompt);
+  const std::vector<Turn> turns{
+      {Role::kUser, "How many?"},
+      {.role = Role::kAssistant, .text = "Two.", .fields = {{.name = "reasoning", .json = "\"One, two.\""}}}};
+  EXPECT_THAT(get_label_texts(chat_template, turns), ElementsAre("Two.<|im_end|>"));
 }
 
 }  // namespace

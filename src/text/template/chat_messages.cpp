@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -91,9 +93,32 @@ jinja::Value make_string_content(const Turn& turn, int origin, const TemplateSet
 
 jinja::Value make_content(const Turn& turn, int origin, const ContentFormat& content_format,
                           const TemplateSettings& settings) {
-  if (!turn.has_content) return jinja::Value::none();
   return content_format.uses_content_blocks(turn) ? make_content_blocks(turn, origin)
                                                   : make_string_content(turn, origin, settings);
+}
+
+/// The names of the reasoning of an answer, in the order of _REASONING_FIELDS of transformers 5.24.
+constexpr std::array<std::string_view, 3> kReasoningNames{"reasoning_content", "thinking", "reasoning"};
+
+/// Returns the fields of the message of `turn` besides role and content. Reasoning has the names that
+/// _alias_reasoning_fields() of transformers 5.24 gives it, because each template reads one of them.
+std::vector<std::pair<std::string, jinja::Value>> make_message_fields(const Turn& turn, int origin) {
+  std::vector<std::pair<std::string, jinja::Value>> fields;
+  for (const io::TemplateValue& field : turn.fields) {
+    fields.emplace_back(field.name, jinja::Value::from_json(nlohmann::ordered_json::parse(field.json), origin));
+  }
+  const auto find_field = [&](std::string_view name) {
+    return std::ranges::find_if(fields, [&](const auto& field) { return field.first == name; });
+  };
+  for (const std::string_view name : kReasoningNames) {
+    if (find_field(name) == fields.end()) continue;
+    const jinja::Value reasoning = find_field(name)->second;
+    for (const char* const alias : {"thinking", "reasoning_content"}) {
+      if (find_field(alias) == fields.end()) fields.emplace_back(alias, reasoning);
+    }
+    break;
+  }
+  return fields;
 }
 
 }  // namespace
@@ -125,7 +150,8 @@ bool ContentFormat::uses_content_blocks(const Turn& turn) const {
     case Role::kUser:
       return user_uses_blocks;
     case Role::kAssistant:
-      return assistant_uses_blocks && !(turn.text.empty() && io::has_answer_fields(turn));
+      if (!io::has_answer_fields(turn)) return assistant_uses_blocks;
+      return assistant_uses_blocks && called_answer_uses_blocks && !turn.text.empty();
     case Role::kTool:
       return user_uses_blocks && !io::find_placeholders(turn).empty();
     case Role::kDocument:
@@ -140,12 +166,11 @@ jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& con
   for (size_t i = 0; i < turns.size(); ++i) {
     const int origin = static_cast<int>(i);
     const Turn& turn = turns[i];
-    std::vector<std::pair<std::string, jinja::Value>> message{
-        {"role", jinja::Value::text(get_role_name(turn.role))},
-        {"content", make_content(turn, origin, content_format, settings)}};
-    for (const io::TemplateValue& field : turn.fields) {
-      message.emplace_back(field.name, jinja::Value::from_json(nlohmann::ordered_json::parse(field.json), origin));
-    }
+    std::vector<std::pair<std::string, jinja::Value>> message;
+    message.emplace_back("role", jinja::Value::text(get_role_name(turn.role)));
+    // Null is not passed on: transformers 5.24 drops the key, because many templates print "None".
+    if (turn.has_content) message.emplace_back("content", make_content(turn, origin, content_format, settings));
+    for (auto& field : make_message_fields(turn, origin)) message.push_back(std::move(field));
     messages.push_back(jinja::Value::dict(std::move(message)));
   }
   return jinja::Value::list(std::move(messages));

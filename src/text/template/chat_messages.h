@@ -30,6 +30,7 @@ struct ContentFormat {
   bool system_uses_blocks = true;  ///< true: a list of blocks; false: a string
   bool user_uses_blocks = true;
   bool assistant_uses_blocks = true;
+  bool called_answer_uses_blocks = true;  ///< of an assistant turn with tool calls or reasoning and text
 
   /// Returns whether the content of the message of `turn` is a list of blocks. An answer without
   /// text, next to tool calls, is an empty string; the output of a tool is a list if it has media.
@@ -41,7 +42,8 @@ struct ContentFormat {
 inline constexpr int kBlockTypeOrigin = 1 << 30;
 
 /// Returns the template variable `messages`. The text of turn n and the texts in its fields have the
-/// origin number n (see jinja::TextWithOrigins); images and videos have no origin.
+/// origin number n (see jinja::TextWithOrigins); images and videos have no origin. A message without
+/// content has no such key, and reasoning has each name that transformers gives it.
 jinja::Value make_messages(std::span<const Turn> turns, const ContentFormat& content_format,
                            const TemplateSettings& settings);
 

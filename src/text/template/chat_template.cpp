@@ -101,10 +101,10 @@ RenderedChat ChatTemplate::render(std::span<const Turn> turns, bool add_generati
     return render_messages(impl_->jinja_template, turns.first(num_turns), impl_->traits.content_format, impl_->settings,
                            as_prompt, variables);
   };
-  const auto render_prompt = [&](size_t num_turns) { return render_turns(num_turns, /*as_prompt=*/true).text; };
+  const auto render_text = [&](size_t num_turns, bool as_prompt) { return render_turns(num_turns, as_prompt).text; };
   return build_rendered_chat(render_turns(turns.size(), add_generation_prompt), turns,
                              /*ends_with_answer=*/!add_generation_prompt, impl_->traits, impl_->settings, variables,
-                             render_prompt);
+                             render_text);
 }
 
 std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text,

@@ -66,13 +66,50 @@ FollowingText find_following_text(const jinja::RenderedText& rendering, int orig
   return following;
 }
 
+/// Returns the tokens that end a turn: the end-of-turn token and the EOS tokens, because templates
+/// such as gpt-oss' end a call and a text with different ones.
+std::vector<std::string_view> get_ending_tokens(const TemplateTraits& traits, const TemplateSettings& settings) {
+  std::vector<std::string_view> tokens{traits.end_of_turn_token};
+  tokens.insert(tokens.end(), settings.eos_tokens.begin(), settings.eos_tokens.end());
+  std::erase_if(tokens, [](std::string_view token) { return token.empty(); });
+  return tokens;
+}
+
+/// Returns the end of the first token after `begin` that ends a turn, or npos.
+size_t find_end_of_turn(std::string_view text, size_t begin, const TemplateTraits& traits,
+                        const TemplateSettings& settings) {
+  size_t token_begin = std::string_view::npos, end = std::string_view::npos;
+  for (const std::string_view token : get_ending_tokens(traits, settings)) {
+    const size_t pos = text.find(token, begin);
+    if (pos >= token_begin) continue;
+    token_begin = pos;
+    end = pos + token.size();
+  }
+  return end;
+}
+
+/// Returns the end of `answered`, the text of the turns through an answer, in `text`, the text of all
+/// turns. Returns npos if `answered` does not end a turn after `prompt_end`, or if `text` begins
+/// otherwise.
+size_t find_common_turn_end(std::string_view text, std::string_view answered, size_t prompt_end,
+                            const TemplateTraits& traits, const TemplateSettings& settings) {
+  answered = answered.substr(0, answered.find_last_not_of(kWhiteSpace) + 1);
+  const bool ends_turn = std::ranges::any_of(get_ending_tokens(traits, settings),
+                                             [&](std::string_view token) { return answered.ends_with(token); });
+  return ends_turn && answered.size() > prompt_end && text.starts_with(answered) ? answered.size()
+                                                                                 : std::string_view::npos;
+}
+
 }  // namespace
 
 GeneratedAnswer find_generated_answer(const jinja::RenderedText& rendering, const Turn& turn, int origin,
-                                      const std::string& prompt, bool is_last_answer, const TemplateTraits& traits) {
+                                      const TurnsRenderer& render_turns, bool is_last_answer,
+                                      const TemplateTraits& traits, const TemplateSettings& settings) {
   constexpr const char* kOmittedReasoning = "reasoning that the chat template omits";
   const AnswerFields fields = parse_answer_fields(turn);
   const std::string_view text = rendering.text, reasoning = trim_white_space(fields.reasoning);
+  const auto num_previous_turns = static_cast<size_t>(origin);
+  const std::string prompt = render_turns(num_previous_turns, /*add_generation_prompt=*/true);
   if (!text.starts_with(prompt)) {
     if (fields.call_names.empty() && !contains(text, reasoning)) return {.notice_kinds = {kOmittedReasoning}};
     throw data_error(
@@ -82,13 +119,19 @@ GeneratedAnswer find_generated_answer(const jinja::RenderedText& rendering, cons
   }
   GeneratedAnswer answer;
   const FollowingText following = find_following_text(rendering, origin, prompt.size());
-  size_t end = text.find(traits.end_of_turn_token, following.answer_end);
-  answer.has_end_of_turn = end != std::string::npos && end < following.next_turn_begin;
-  if (answer.has_end_of_turn) {
-    end += traits.end_of_turn_token.size();
-  } else if (is_last_answer) {
+  if (fields.call_names.empty() &&
+      !contains(text.substr(prompt.size(), following.next_turn_begin - prompt.size()), reasoning)) {
+    return {.notice_kinds = {kOmittedReasoning}};
+  }
+  size_t end = find_end_of_turn(text.substr(0, following.next_turn_begin), following.answer_end, traits, settings);
+  if (end == std::string::npos && !is_last_answer) {
+    const std::string answered = render_turns(num_previous_turns + 1, /*add_generation_prompt=*/false);
+    end = find_common_turn_end(text, answered, prompt.size(), traits, settings);
+  }
+  answer.has_end_of_turn = end != std::string::npos;
+  if (!answer.has_end_of_turn && is_last_answer) {
     end = text.find_last_not_of(kWhiteSpace) + 1;
-  } else {
+  } else if (!answer.has_end_of_turn) {
     throw data_error(
         "turn {}: the chat template writes no end of turn after this answer with tool calls or reasoning, so its label "
         "tokens are unknown; set another data.chat_template, or drop the record",

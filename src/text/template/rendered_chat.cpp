@@ -20,8 +20,8 @@ namespace {
 class RenderedChatBuilder {
  public:
   RenderedChatBuilder(jinja::RenderedText rendering, const TemplateTraits& traits, const TemplateSettings& settings,
-                      const PromptRenderer& render_prompt)
-      : rendering_(std::move(rendering)), traits_(traits), settings_(settings), render_prompt_(render_prompt) {}
+                      const TurnsRenderer& render_turns)
+      : rendering_(std::move(rendering)), traits_(traits), settings_(settings), render_turns_(render_turns) {}
 
   /// Returns the chat. Call it once, because it moves the text out. `ends_with_answer`: the last
   /// turn is complete, so that a missing end of turn is inserted.
@@ -50,7 +50,8 @@ class RenderedChatBuilder {
         AnswerSpans answer = find_answer_spans(rendering_, static_cast<int>(i), turn_text, traits_, settings_);
         if (!answer.is_complete) add_omission_notice(turn, chat.notices);
         if (answer.spans.empty()) continue;  // the template omits this turn
-        spans = extend_answer_spans(std::move(answer.spans), is_last_answer);
+        spans = extend_answer_spans(std::move(answer.spans),
+                                    find_answer_begin(answer.spans.front().begin, i, variables), is_last_answer);
       }
       has_answer = true;
       has_end_of_turn = has_end_of_turn || ends_with_end_of_turn(spans.back());
@@ -61,7 +62,7 @@ class RenderedChatBuilder {
       chat.notices.push_back({"answers without an end-of-turn token", make_excerpt(turns.back().text)});
     }
     chat.media = find_media_spans();
-    add_generated_answers(chat);
+    add_generated_answers(chat, unlearned_spans);
     subtract_spans(chat.answers, unlearned_spans);
     if (const auto notice = find_omitted_tools(rendering_.text, variables)) chat.notices.push_back(*notice);
     chat.text = std::move(rendering_.text);
@@ -102,8 +103,8 @@ class RenderedChatBuilder {
   /// whose tool calls and reasoning the template omits.
   std::vector<TextSpan> find_generated_span(std::span<const Turn> turns, size_t i, bool is_last_answer,
                                             std::vector<io::Notice>& notices) {
-    GeneratedAnswer answer =
-        find_generated_answer(rendering_, turns[i], static_cast<int>(i), render_prompt_(i), is_last_answer, traits_);
+    GeneratedAnswer answer = find_generated_answer(rendering_, turns[i], static_cast<int>(i), render_turns_,
+                                                   is_last_answer, traits_, settings_);
     for (const char* kind : answer.notice_kinds) add_notice(kind, turns[i], notices);
     if (answer.span && !answer.has_end_of_turn) {
       insert_end_of_turn(answer.span->end);
@@ -145,10 +146,25 @@ class RenderedChatBuilder {
                      turn + 1);
   }
 
-  /// Returns the spans of an answer, extended by the white space before it and the end of turn
-  /// after it.
-  std::vector<TextSpan> extend_answer_spans(std::vector<TextSpan> spans, bool is_last_answer) {
-    spans.front().begin -= compute_leading_space_length(spans.front().begin);
+  /// Returns the begin of the answer of turn `i`, whose text begins at `offset`: the begin of the white
+  /// space that the model has to generate. The prompt is rendered only if variables of the record may
+  /// change it.
+  size_t find_answer_begin(size_t offset, size_t i, std::span<const io::TemplateValue> variables) const {
+    const auto is_own_variable = [](const io::TemplateValue& variable) { return variable.name != "tools"; };
+    if (std::ranges::any_of(variables, is_own_variable)) {
+      const std::string prompt = render_turns_(i, /*add_generation_prompt=*/true);
+      if (prompt.size() <= offset && rendering_.text.starts_with(prompt)) {
+        const std::string_view leading_text =
+            std::string_view(rendering_.text).substr(prompt.size(), offset - prompt.size());
+        return count_leading_white_space(leading_text) == leading_text.size() ? prompt.size() : offset;
+      }
+    }
+    return offset - compute_leading_space_length(offset);
+  }
+
+  /// Returns the spans of an answer, extended to `begin` and by the end of turn after it.
+  std::vector<TextSpan> extend_answer_spans(std::vector<TextSpan> spans, size_t begin, bool is_last_answer) {
+    spans.front().begin = begin;
     size_t& end = spans.back().end;
     const size_t ending_length = compute_answer_ending_length(end);
     if (ending_length > 0) {
@@ -199,11 +215,17 @@ class RenderedChatBuilder {
   }
 
   /// Adds the output of `generation` blocks, without media, to the answers. White space at the end
-  /// of a block is added only if the block has an end of turn.
-  void add_generated_answers(RenderedChat& chat) const {
+  /// of a block is added only if the block has an end of turn. Blocks of answers that are not learned
+  /// are skipped.
+  void add_generated_answers(RenderedChat& chat, const std::vector<TextSpan>& unlearned_spans) const {
     if (rendering_.generated_spans.empty()) return;
     std::vector<TextSpan> answer_spans = chat.answers;
     for (const jinja::GeneratedSpan& generated_span : rendering_.generated_spans) {
+      const auto is_in_block = [&](const TextSpan& span) {
+        return span.begin < generated_span.end && generated_span.begin < span.end;
+      };
+      if (std::ranges::any_of(unlearned_spans, is_in_block) && std::ranges::none_of(chat.answers, is_in_block))
+        continue;
       size_t begin = generated_span.begin;
       const std::string_view generated_text =
           std::string_view(rendering_.text).substr(begin, generated_span.end - begin);
@@ -298,15 +320,15 @@ class RenderedChatBuilder {
   jinja::RenderedText rendering_;
   const TemplateTraits& traits_;
   const TemplateSettings& settings_;
-  const PromptRenderer& render_prompt_;
+  const TurnsRenderer& render_turns_;
 };
 
 }  // namespace
 
 RenderedChat build_rendered_chat(jinja::RenderedText rendering, std::span<const Turn> turns, bool ends_with_answer,
                                  const TemplateTraits& traits, const TemplateSettings& settings,
-                                 std::span<const io::TemplateValue> variables, const PromptRenderer& render_prompt) {
-  return RenderedChatBuilder(std::move(rendering), traits, settings, render_prompt)
+                                 std::span<const io::TemplateValue> variables, const TurnsRenderer& render_turns) {
+  return RenderedChatBuilder(std::move(rendering), traits, settings, render_turns)
       .build_chat(turns, ends_with_answer, variables);
 }
 

@@ -20,6 +20,12 @@ const std::array kTwoRoundConversation{
     Turn{Role::kUser, "First question?"}, Turn{Role::kAssistant, "The first answer."},
     Turn{Role::kUser, "Second question?"}, Turn{Role::kAssistant, "The second answer."}};
 
+/// A tool, and a call of it.
+constexpr std::string_view kProbeTools =
+    R"([{"type": "function", "function": {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}}}])";
+constexpr std::string_view kProbeCalls =
+    R"([{"id": "call00001", "type": "function", "function": {"name": "f", "arguments": {}}}])";
+
 /// A probe that renders small conversations and compares the results.
 class TemplateProbe {
  public:
@@ -29,6 +35,7 @@ class TemplateProbe {
 
   TemplateTraits detect_traits() {
     detect_content_format();
+    detect_called_answer_format();
     detect_system_format();
     detect_text_before_answer();
     detect_end_of_turn();
@@ -40,11 +47,23 @@ class TemplateProbe {
 
  private:
   jinja::RenderedText render(std::span<const Turn> turns, bool add_generation_prompt = false) const {
-    return render_messages(jinja_template_, turns, traits_.content_format, settings_, add_generation_prompt);
+    return render_messages(jinja_template_, turns, traits_.content_format, settings_, add_generation_prompt,
+                           record_variables_);
+  }
+
+  /// Tries conversations without tools first. Templates such as Hermes' "tool_use" cannot render
+  /// these.
+  void detect_content_format() {
+    std::exception_ptr render_error = try_content_formats();
+    if (!render_error) return;
+    record_variables_ = {{.name = "tools", .json = std::string(kProbeTools)}};
+    if (!try_content_formats()) return;
+    std::rethrow_exception(render_error);
   }
 
   /// Tries lists of blocks for all roles first, as vision-language models use them, then strings.
-  void detect_content_format() {
+  /// Returns null if a format is found, else the error.
+  std::exception_ptr try_content_formats() {
     constexpr std::array kContentFormats{ContentFormat{true, true, true}, ContentFormat{true, true, false},
                                          ContentFormat{false, false, false}};
     std::exception_ptr render_error;
@@ -52,17 +71,30 @@ class TemplateProbe {
       traits_.content_format = content_format;
       try {
         const jinja::RenderedText rendering = render(kTwoRoundConversation);
-        if (contains_all_turns(rendering, kTwoRoundConversation.size()) && !prints_content_blocks(rendering)) return;
+        if (contains_all_turns(rendering, kTwoRoundConversation.size()) && !prints_content_blocks(rendering))
+          return nullptr;
       } catch (const UserError&) {
         // The last format is strings, which every template supports, so its error is relevant.
         render_error = std::current_exception();
       }
     }
-    if (render_error) std::rethrow_exception(render_error);
-    throw data_error(
+    if (render_error) return render_error;
+    return std::make_exception_ptr(data_error(
         "{}: this chat template omits the answers of a conversation with two questions and answers; set another "
         "data.chat_template",
-        source_.name);
+        source_.name));
+  }
+
+  /// Sets called_answer_uses_blocks. Templates such as Kimi K2's read the content of an answer with
+  /// tool calls only as a string.
+  void detect_called_answer_format() {
+    std::array<Turn, 2> turns{kTwoRoundConversation[0], kTwoRoundConversation[1]};
+    turns[1].fields.push_back({.name = "tool_calls", .json = std::string(kProbeCalls)});
+    try {
+      traits_.content_format.called_answer_uses_blocks = !prints_content_blocks(render(turns));
+    } catch (const UserError&) {
+      return;  // The template rejects tool calls. That is reported only if a conversation has them.
+    }
   }
 
   static bool contains_all_turns(const jinja::RenderedText& rendering, size_t num_turns) {
@@ -152,7 +184,7 @@ class TemplateProbe {
     const std::string_view text_after_last_answer = get_text_after_answer(3, rendering.text.size()),
                            text_after_earlier_answer =
                                get_text_after_answer(1, find_origin_spans(rendering, 2).front().begin);
-    if (const auto token = find_special_token(text_after_last_answer)) {
+    if (const auto token = find_ending_token(text_after_last_answer)) {
       traits_.end_of_turn_token = token->text;
       traits_.answer_endings.emplace_back(text_after_last_answer.substr(0, token->end));
     }
@@ -205,21 +237,36 @@ class TemplateProbe {
     const Encoding encoding = tokenizer_.encode(text);
     for (size_t i = 0; i < encoding.ids.size(); ++i) {
       const std::string token(tokenizer_.id_to_token(encoding.ids[i]));
-      if (!tokenizer_.is_special(encoding.ids[i]) && std::ranges::count(settings_.eos_tokens, token) == 0) continue;
+      if (!tokenizer_.is_special(encoding.ids[i]) && !is_eos_token(token)) continue;
       const size_t begin = text.find(token, encoding.starts[i]);
       if (begin != std::string_view::npos) return TokenMatch{token, begin + token.size()};
     }
     return std::nullopt;
   }
 
+  bool is_eos_token(const std::string& token) const { return std::ranges::count(settings_.eos_tokens, token) > 0; }
+
+  /// Returns find_special_token(). If special tokens through one of `eos_tokens` follow it directly, as
+  /// in "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>", returns that one, because the model stops there.
+  std::optional<TokenMatch> find_ending_token(std::string_view text) const {
+    const auto first = find_special_token(text);
+    for (auto token = first; token && !is_eos_token(token->text);) {
+      const auto next = find_special_token(text.substr(token->end));
+      if (!next || next->end != next->text.size()) return first;
+      token = TokenMatch{next->text, token->end + next->end};
+      if (is_eos_token(token->text)) return token;
+    }
+    return first;
+  }
+
   /// Returns the token that ends the turn in `text`, the text between an answer and the next turn,
   /// or nothing. A token other than end_of_turn_token and `eos_tokens` counts only if another
   /// special token follows, because it may otherwise begin the next turn.
   std::optional<TokenMatch> find_turn_end_token(std::string_view text) const {
-    const auto token = find_special_token(text);
-    if (!token || token->end != count_leading_white_space(text) + token->text.size()) return std::nullopt;
-    const bool ends_turn =
-        token->text == traits_.end_of_turn_token || std::ranges::count(settings_.eos_tokens, token->text) > 0;
+    const auto first = find_special_token(text);
+    if (!first || first->end != count_leading_white_space(text) + first->text.size()) return std::nullopt;
+    const auto token = find_ending_token(text);
+    const bool ends_turn = token->text == traits_.end_of_turn_token || is_eos_token(token->text);
     return ends_turn || find_special_token(text.substr(token->end)) ? token : std::nullopt;
   }
 
@@ -235,6 +282,7 @@ class TemplateProbe {
   const TemplateSource& source_;
   const TemplateSettings& settings_;
   const Tokenizer& tokenizer_;
+  std::vector<io::TemplateValue> record_variables_{};  ///< of the rendered conversations
   TemplateTraits traits_;
 };
 
