@@ -7,6 +7,7 @@ Renders twelve conversations each (scripts/jinja_reference.py). A result is: equ
 rendering), or different. Exit code 1 if any result is different. Files of equal content count once. FOLDER/SOURCES.tsv, if it
 exists, gives the repository and path of each file for the table. Needs `pip install jinja2`; the program is built with
 cmake --build --preset release --target render_template. The templates are third-party work and not part of this repository.
+check_public_agents.py compares token ids and labels as well.
 """
 import argparse
 import collections
