@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <set>
 #include <type_traits>
 
 #include "base/config_text.h"
@@ -205,9 +204,12 @@ struct OptionTable::Declarations {
     std::function<std::optional<std::string>(const std::string& name, const YAML::Node&)> set_entry{};
   };
 
-  /// The keys that a source (the file or the command line) has set, each with the name that it
-  /// used: the key itself or an alias.
-  using UsedNamesByKey = StringMap;
+  /// Where a source (the file or the command line) has set a key.
+  struct UsedName {
+    std::string name;  ///< the key itself or an alias
+    int line;          ///< from 1; 0: the command line, where the last value counts
+  };
+  using UsedNamesByKey = std::map<std::string, UsedName>;
 
   /// Maximum number of reported errors in a file, for files that are not a configuration. Not
   /// tuned.
@@ -228,13 +230,27 @@ struct OptionTable::Declarations {
     return it == key_by_alias.end() ? name : it->second;
   }
 
-  /// Returns an error message if the source of `used_names` has already set `key` by another name.
-  /// Otherwise adds `name` to `used_names`.
-  static std::optional<std::string> register_used_name(const std::string& key, const std::string& name,
+  /// Returns an error message if the source of `used_names` has already set `key`: by another name, or
+  /// in another line. Otherwise adds `name` to `used_names`.
+  static std::optional<std::string> register_used_name(const std::string& key, const std::string& name, int line,
                                                        UsedNamesByKey& used_names) {
-    const std::string& registered_name = used_names.emplace(key, name).first->second;
-    if (registered_name == name) return std::nullopt;
-    return fmt::format("{} and {} are the same option; keep {}", registered_name, name, key);
+    const auto [used_name, is_new] = used_names.try_emplace(key, UsedName{name, line});
+    if (is_new) return std::nullopt;
+    if (used_name->second.name != name)
+      return fmt::format("{} and {} are the same option; keep {}", used_name->second.name, name, key);
+    if (line == 0) return std::nullopt;
+    return fmt::format("{} occurs twice, first in line {}; keep one", make_excerpt(name), used_name->second.line);
+  }
+
+  /// Registers the entries of `map`, the value of `key` in a file.
+  static std::optional<std::string> register_entries(const std::string& key, const YAML::Node& map,
+                                                     UsedNamesByKey& used_names) {
+    for (const auto& entry : map) {
+      if (!entry.first.IsScalar()) continue;
+      const std::string name = key + "." + entry.first.Scalar();
+      if (auto error = register_used_name(name, name, entry.first.Mark().line + 1, used_names)) return error;
+    }
+    return std::nullopt;
   }
 
   /// Returns a sentence that lists the aliases of an option, or "" if it has none.
@@ -298,32 +314,34 @@ struct OptionTable::Declarations {
   }
 
   /// Sets the option `name`, a key or an alias, or one entry of a map. Adds a message to `errors`
-  /// if that fails. `location` is the start of the message, such as "train.yaml:3".
-  void set_option_value(const std::string& name, const YAML::Node& value, const std::string& location,
+  /// if that fails. `location` is the start of the message, such as "train.yaml:3"; `line` is as
+  /// UsedName::line.
+  void set_option_value(const std::string& name, const YAML::Node& value, const std::string& location, int line,
                         UsedNamesByKey& used_names, std::vector<std::string>& errors) {
     const std::string key = resolve_alias(name);
-    if (const auto error = register_used_name(key, name, used_names)) {
+    Option* option = find_option(key);
+    const bool is_map_in_file = option != nullptr && option->set_entry && value.IsMap() && line > 0;
+    auto error = register_used_name(key, name, line, used_names);
+    if (!error && is_map_in_file) error = register_entries(key, value, used_names);
+    if (error) {
       errors.push_back(fmt::format("{}: {}", location, *error));
       return;
     }
-    Option* option = find_option(key);
     const size_t dot_pos = key.rfind('.');
     Option* const section =
         option == nullptr && dot_pos != std::string::npos ? find_option(key.substr(0, dot_pos)) : nullptr;
     if (section != nullptr && section->set_entry) {
-      if (const auto error = section->set_entry(key.substr(dot_pos + 1), value)) {
-        errors.push_back(fmt::format("{}: {}: {}", location, make_excerpt(key), *error));
-      }
+      error = section->set_entry(key.substr(dot_pos + 1), value);
+      if (error) errors.push_back(fmt::format("{}: {}: {}", location, make_excerpt(key), *error));
       return;
     }
     if (option == nullptr) {
       errors.push_back(fmt::format("{}: unknown key {}; {}", location, make_excerpt(key), make_key_suggestion(key)));
       return;
     }
-    if (auto error = contains_nul(value) ? std::optional<std::string>("a value cannot contain a NUL character")
-                                         : option->set(value)) {
-      errors.push_back(fmt::format("{}: {}: {}", location, name, *error));
-    }
+    error =
+        contains_nul(value) ? std::optional<std::string>("a value cannot contain a NUL character") : option->set(value);
+    if (error) errors.push_back(fmt::format("{}: {}: {}", location, name, *error));
   }
 
   /// Sets the options in `node`, a map. `prefix` is the section of its keys, or "" at the top
@@ -332,7 +350,7 @@ struct OptionTable::Declarations {
   /// exponentially.
   void set_options_from_yaml(const YAML::Node& node, const std::string& prefix, const std::string& file,
                              UsedNamesByKey& used_names, std::vector<std::string>& errors) {
-    std::set<std::string> seen_keys;
+    std::map<std::string, int> line_by_key;
     for (const auto& entry : node) {
       if (errors.size() >= kMaxReportedErrors) return;
       if (!entry.first.IsScalar()) {
@@ -341,9 +359,11 @@ struct OptionTable::Declarations {
         continue;
       }
       const std::string key = prefix.empty() ? entry.first.Scalar() : prefix + "." + entry.first.Scalar();
-      const std::string location = fmt::format("{}:{}", file, entry.first.Mark().line + 1);
-      if (!seen_keys.insert(key).second) {
-        errors.push_back(fmt::format("{}: {} occurs twice; keep one", location, make_excerpt(key)));
+      const int line = entry.first.Mark().line + 1;
+      const std::string location = fmt::format("{}:{}", file, line);
+      if (const auto [first, is_new] = line_by_key.try_emplace(key, line); !is_new) {
+        errors.push_back(
+            fmt::format("{}: {} occurs twice, first in line {}; keep one", location, make_excerpt(key), first->second));
       } else if (entry.second.IsMap() && find_option(resolve_alias(key)) == nullptr &&
                  (prefix.empty() || is_section(key))) {
         set_options_from_yaml(entry.second, key, file, used_names, errors);
@@ -354,7 +374,7 @@ struct OptionTable::Declarations {
             fmt::format("{}: {} is a section, not {}; write its keys below it, indented, with a space after each colon",
                         location, key, entry.second.IsScalar() ? make_excerpt(entry.second.Scalar()) : "a list"));
       } else {
-        set_option_value(key, entry.second, location, used_names, errors);
+        set_option_value(key, entry.second, location, line, used_names, errors);
       }
     }
   }
@@ -527,8 +547,8 @@ void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector
     }
     try {
       declarations_->set_option_value(override_text.substr(0, equals_pos),
-                                      YAML::Load(override_text.substr(equals_pos + 1)), "command line", used_names,
-                                      errors);
+                                      YAML::Load(override_text.substr(equals_pos + 1)), "command line",
+                                      /*line=*/0, used_names, errors);
     } catch (const YAML::DeepRecursion&) {
       errors.push_back(fmt::format("command line: {}: lists are nested too deeply", make_excerpt(override_text)));
     } catch (const YAML::Exception& error) {

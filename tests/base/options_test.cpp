@@ -99,6 +99,16 @@ TEST_F(OptionsTest, WrongTypesAndDuplicatesAreErrors) {
   EXPECT_THAT(get_error("", {"run.steps"}), HasSubstr("key=value"));
 }
 
+TEST_F(OptionsTest, AKeyThatIsNestedAndDottedIsAnError) {
+  EXPECT_THAT(get_error("run:\n  steps: 1\nrun.steps: 2\n"),
+              HasSubstr(":3: run.steps occurs twice, first in line 2; keep one"));
+  EXPECT_THAT(get_error("run.steps: 2\nrun: {speed: slow, steps: 1}\n"),
+              HasSubstr(":2: run.steps occurs twice, first in line 1; keep one"));
+  EXPECT_THAT(get_error("run:\n  steps: 1\nrun:\n  rate: 2\n"), HasSubstr(":3: run occurs twice, first in line 1"));
+  EXPECT_NO_THROW(read("run.steps: 1\nrun: {speed: slow}\n"));
+  EXPECT_NO_THROW(read("run.steps: 1\n", {"run.steps=2", "run.steps=3"}));
+}
+
 TEST_F(OptionsTest, ASectionWithoutSpacesAfterColonsIsAnError) {
   EXPECT_THAT(get_error("run:\n  steps:7\n"), HasSubstr(":1: run is a section"));
   EXPECT_THAT(get_error("run:\n  steps:7\n"), HasSubstr("run is a section, not steps:7"));

@@ -249,7 +249,7 @@ class TemplateProbe {
   /// Returns find_special_token(). If special tokens through one of `eos_tokens` follow it directly, as
   /// in "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>", returns that one, because the model stops there.
   std::optional<TokenMatch> find_ending_token(std::string_view text) const {
-    const auto first = find_special_token(text);
+    auto first = find_special_token(text);
     for (auto token = first; token && !is_eos_token(token->text);) {
       const auto next = find_special_token(text.substr(token->end));
       if (!next || next->end != next->text.size()) return first;
