@@ -59,7 +59,7 @@ struct Conversation {
           turn.has_content = !value.is_null();
           if (value.is_string()) turn.text = value;
         } else if (key == "loss") {
-          turn.is_learned = value;
+          turn.loss_weight = value.get<bool>() ? 1 : 0;
         } else if (key != "role") {
           turn.fields.push_back({.name = key, .json = value.dump()});
         }
@@ -122,7 +122,7 @@ TEST(Agents, AnswersThatAreNotLearnedHaveNoLabels) {
   for (const std::string name : {"tags", "generation"}) {
     std::vector<Turn> turns{
         {Role::kUser, "Q"}, {Role::kAssistant, "First."}, {Role::kUser, "R"}, {Role::kAssistant, "Second."}};
-    turns[1].is_learned = false;
+    turns[1].loss_weight = 0;
     const RenderedChat chat = load_golden_template(name).render(turns, false);
     ASSERT_EQ(chat.answers.size(), 1U) << name;
     EXPECT_EQ(chat.text.substr(chat.answers[0].begin, chat.answers[0].end - chat.answers[0].begin),
@@ -190,7 +190,7 @@ TEST(Agents, GenerationBlocksOfAnswersThatAreNotLearnedHaveNoLabels) {
       kPrompt);
   std::vector<Turn> turns{
       {Role::kUser, "Q"}, {Role::kAssistant, "First."}, {Role::kUser, "R"}, {Role::kAssistant, "Second."}};
-  turns[1].is_learned = false;
+  turns[1].loss_weight = 0;
   EXPECT_THAT(get_label_texts(chat_template, turns), ElementsAre("<think>\n</think>\nSecond.<|im_end|>\n"));
 }
 
@@ -263,6 +263,93 @@ TEST(Agents, AnswersWhoseReasoningIsOmittedAreAnswersOfText) {
       {Role::kUser, "How many?"},
       {.role = Role::kAssistant, .text = "Two.", .fields = {{.name = "reasoning", .json = "\"One, two.\""}}}};
   EXPECT_THAT(get_label_texts(chat_template, turns), ElementsAre("Two.<|im_end|>"));
+}
+
+/// Returns the text of each answer with its weight: "0.5:Yes."
+std::vector<std::string> list_weighted_answers(const RenderedChat& chat) {
+  std::vector<std::string> answers;
+  for (size_t i = 0; i < chat.answers.size(); ++i) {
+    const auto [begin, end] = chat.answers[i];
+    answers.push_back(fmt::format("{}:{}", chat.answer_weights.empty() ? 1 : chat.answer_weights[i],
+                                  chat.text.substr(begin, end - begin)));
+  }
+  return answers;
+}
+
+TEST(Agents, AnswersHaveTheWeightsOfTheirTurns) {
+  for (const std::string name : {"tags", "generation"}) {
+    const ChatTemplate chat_template = load_golden_template(name);
+    std::vector<Turn> turns{
+        {Role::kUser, "Q"}, {Role::kAssistant, "First."}, {Role::kUser, "R"}, {Role::kAssistant, "Second."}};
+    EXPECT_TRUE(chat_template.render(turns, false).answer_weights.empty());
+    turns[1].loss_weight = 0.5;
+    EXPECT_THAT(list_weighted_answers(chat_template.render(turns, false)),
+                ElementsAre("0.5:First.<|im_end|>", "1:Second.<|im_end|>"))
+        << name;
+    turns[3].loss_weight = 0;
+    EXPECT_THAT(list_weighted_answers(chat_template.render(turns, false)), ElementsAre("0.5:First.<|im_end|>")) << name;
+  }
+}
+
+/// Without a text between them, the answers touch.
+TEST(Agents, AdjacentAnswersKeepTheirWeights) {
+  const ChatTemplate chat_template(
+      {.jinja_source = "{% for m in messages %}{{ m.content }}{% if m.role == 'assistant' %}<|im_end|>{% endif %}"
+                       "{% endfor %}",
+       .name = "answers",
+       .is_checkpoint_default = true},
+      {}, load_golden_tokenizer("qwen2"));
+  std::vector<Turn> turns{
+      {Role::kUser, "Q"}, {Role::kAssistant, "First."}, {Role::kUser, ""}, {Role::kAssistant, "Second."}};
+  EXPECT_THAT(list_weighted_answers(chat_template.render(turns, false)),
+              ElementsAre("1:First.<|im_end|>Second.<|im_end|>"));
+  turns[1].loss_weight = 0.25;
+  EXPECT_THAT(list_weighted_answers(chat_template.render(turns, false)),
+              ElementsAre("0.25:First.<|im_end|>", "1:Second.<|im_end|>"));
+  turns[3].loss_weight = 0.25;
+  EXPECT_THAT(list_weighted_answers(chat_template.render(turns, false)),
+              ElementsAre("0.25:First.<|im_end|>Second.<|im_end|>"));
+}
+
+/// A block that begins with text of the template, as with empty reasoning.
+TEST(Agents, GenerationBlocksHaveTheWeightsOfTheirAnswers) {
+  const ChatTemplate chat_template(
+      {.jinja_source = "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+                       "{% generation %}<think></think>{{ m.content }}<|im_end|>\n{% endgeneration %}"
+                       "{% else %}{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}"
+                       "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+       .name = "blocks",
+       .is_checkpoint_default = true},
+      {}, load_golden_tokenizer("qwen2"));
+  std::vector<Turn> turns{
+      {Role::kUser, "Q"}, {Role::kAssistant, "First."}, {Role::kUser, "R"}, {Role::kAssistant, "Second."}};
+  EXPECT_THAT(list_weighted_answers(chat_template.render(turns, false)),
+              ElementsAre("1:<think></think>First.<|im_end|>\n", "1:<think></think>Second.<|im_end|>\n"));
+  turns[1].loss_weight = 0.5;
+  EXPECT_THAT(list_weighted_answers(chat_template.render(turns, false)),
+              ElementsAre("0.5:<think></think>First.<|im_end|>\n", "1:<think></think>Second.<|im_end|>\n"));
+  turns[1].loss_weight = 0;
+  EXPECT_THAT(list_weighted_answers(chat_template.render(turns, false)),
+              ElementsAre("1:<think></think>Second.<|im_end|>\n"));
+}
+
+TEST(Agents, TokensHaveTheWeightsOfTheirAnswers) {
+  const std::string text = "Q: a A: b Q: c A: d";
+  const Encoding encoding = load_golden_tokenizer("qwen2").encode(text);
+  const std::vector<TextSpan> answers{{8, 9}, {18, 19}};
+  EXPECT_TRUE(compute_label_weights(encoding, text, answers, {}).empty());
+  const std::vector<float> weights = compute_label_weights(encoding, text, answers, std::vector<float>{0.5, 1});
+  const std::vector<char> mask = compute_label_mask(encoding, text, answers);
+  ASSERT_EQ(weights.size(), encoding.ids.size());
+  std::vector<float> label_weights;
+  for (size_t i = 0; i < mask.size(); ++i) {
+    if (mask[i] != 0) {
+      label_weights.push_back(weights[i]);
+    } else {
+      EXPECT_EQ(weights[i], 0) << i;
+    }
+  }
+  EXPECT_THAT(label_weights, ElementsAre(0.5F, 1.0F));
 }
 
 }  // namespace

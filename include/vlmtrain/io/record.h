@@ -44,7 +44,7 @@ struct Turn {
   std::vector<size_t> literal_placeholder_offsets = {};  ///< byte offsets in `text`, ascending
   std::vector<TemplateValue> fields = {};                ///< fields of the message besides role and content
   bool has_content = true;                               ///< false: the content is null, as next to tool calls
-  bool is_learned = true;                                ///< whether an answer is in the loss
+  float loss_weight = 1;                                 ///< weight of an answer's tokens in the loss, 0 to 1
 };
 
 /// Returns whether a field of `turn` has a text of the answer: tool calls or reasoning.

@@ -44,6 +44,8 @@ struct RenderedChat {
   /// generation prompt through the end of turn. Excludes media, other template output, and turns
   /// that are not learned.
   std::vector<TextSpan> answers{};
+  /// The weight of each of `answers` in the loss, above 0 and at most 1; empty if all are 1.
+  std::vector<float> answer_weights{};
   std::vector<MediaSpan> media{};  ///< in order
   /// Notices about parts of the conversation that the template omits and about answers without an
   /// end of turn. At most one notice per kind.
@@ -128,5 +130,11 @@ class ChatTemplate {
 /// that `encoding` is the encoding of `text` and that `answers` are in order without overlap.
 std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text,
                                      std::span<const TextSpan> answers);
+
+/// Returns the weight of each token in the loss: that of the answer whose label it is, and 0 for
+/// other tokens. `weights` has the weight of each of `answers`. Returns an empty list if `weights`
+/// is empty. REQUIRES the same of the other arguments as compute_label_mask().
+std::vector<float> compute_label_weights(const Encoding& encoding, std::string_view text,
+                                         std::span<const TextSpan> answers, std::span<const float> weights);
 
 }  // namespace vlmtrain::text

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <numeric>
 
 namespace vlmtrain::data {
 
@@ -89,6 +90,11 @@ int64_t Sample::label_tokens() const {
   return std::count(label_mask.begin(), label_mask.end(), 1);
 }
 
+double Sample::label_weight() const {
+  if (label_weights.empty()) return static_cast<double>(label_tokens());
+  return std::accumulate(label_weights.begin(), label_weights.end(), 0.0);
+}
+
 int64_t SegmentationMasks::count_valid_pixels() const {
   int64_t sum = 0;
   for (const ValidRegion& region : valid_regions) sum += region.pixels();
@@ -103,7 +109,7 @@ int64_t Sample::bytes() const {
       get_tensor_bytes(pixel_values) + get_tensor_bytes(masks.pixels) + get_tensor_bytes(masks.targets);
   const size_t integer_bytes =
       (token_ids.size() + image_token_positions.size() + position_ids.size() + modalities.size()) * sizeof(int64_t);
-  return static_cast<int64_t>(pixel_bytes + integer_bytes + label_mask.size());
+  return static_cast<int64_t>(pixel_bytes + integer_bytes + label_mask.size() + label_weights.size() * sizeof(float));
 }
 
 Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,

@@ -8,8 +8,7 @@
 #include <utility>
 
 #include "io/record/json_values.h"
-#include "io/record/keys/key_refusals.h"
-#include "io/record/keys/key_rules.h"
+#include "io/record/loss_weight.h"
 #include "io/record/tool_turns.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
@@ -75,21 +74,6 @@ const RecordJson& get_turn_content(const RecordJson& turn, size_t turn_number) {
         turn_number);
   }
   return *value;
-}
-
-/// Returns whether an answer is in the loss, from keys such as "loss", "train" and "weight" of its
-/// turn. Throws data_error for values that are neither true (1) nor false (0).
-bool parse_is_learned(const RecordJson& turn, size_t turn_number) {
-  bool is_learned = true;
-  for (auto entry = turn.begin(); entry != turn.end(); ++entry) {
-    const std::string& key = entry.key();
-    const KeyRule rule = get_key_rule(KeyScope::kTurn, key);
-    if ((rule != KeyRule::kLossMask && rule != KeyRule::kInverseLossMask) || is_blank(*entry)) continue;
-    const auto value = parse_switch(*entry);
-    if (!value) reject_key(rule, fmt::format("turn {} ", turn_number), key, make_value_excerpt(*entry));
-    is_learned = is_learned && *value == (rule == KeyRule::kLossMask);
-  }
-  return is_learned;
 }
 
 /// Returns the kind of media of a block type, or nullptr. The types are those of transformers
@@ -240,10 +224,16 @@ void read_turn(const RecordJson& turn_json, Conversation& conversation) {
   object.has_unread_role = has_unread_role;
   for (const TemplateValue& field : turn.fields) object.read_fields.push_back(field.name);
   conversation.read_objects.push_back(std::move(object));
-  if (context.is_answer) turn.is_learned = parse_is_learned(turn_json, turn_number);
+  if (context.is_answer) turn.loss_weight = parse_loss_weight(turn_json, turn_number);
   if (is_tool_call) {
     const TemplateValue calls = parse_tool_call_content(get_turn_content(turn_json, turn_number), turn_number);
     const bool continues_calls = !turns.empty() && !turns.back().has_content;
+    if (continues_calls && turns.back().loss_weight != turn.loss_weight) {
+      throw data_error(
+          "turn {} continues the tool calls before it, and their weights in the loss differ; give all of them the same "
+          "\"loss\"",
+          turn_number);
+    }
     if (!continues_calls) turns.push_back(std::move(turn));
     turns.back().has_content = false;
     append_tool_calls(calls, turns.back());

@@ -275,6 +275,8 @@ class SegmentEncoder final : public ChatEncoder {
       begin = chat.media[image].span.end;
     }
     encoded_chat.label_mask = text::compute_label_mask(joined_encoding, chat.text, chat.answers);
+    encoded_chat.label_weights =
+        text::compute_label_weights(joined_encoding, chat.text, chat.answers, chat.answer_weights);
     encoded_chat.token_ids = std::move(joined_encoding.ids);
     return encoded_chat;
   }

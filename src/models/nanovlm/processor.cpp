@@ -204,6 +204,8 @@ class LeadingImageEncoder final : public ChatEncoder {
     for (const MediaLayout& image : media) num_image_features += image.pixel_rows * tokens_per_tile_;
     text.token_ids.insert(text.token_ids.begin(), static_cast<size_t>(num_image_features), kPlaceholderTokenId);
     text.label_mask.insert(text.label_mask.begin(), static_cast<size_t>(num_image_features), 0);
+    if (!text.label_weights.empty())
+      text.label_weights.insert(text.label_weights.begin(), static_cast<size_t>(num_image_features), 0);
     for (int64_t position = 0; position < num_image_features; ++position)
       text.image_token_positions.push_back(position);
     return text;

@@ -25,6 +25,7 @@ text::RenderedChat ChatEncoder::render(const std::string& record_id, std::span<c
     if (!turns.empty() && turns.back().role == text::Role::kAssistant) turns = turns.first(turns.size() - 1);
     text::RenderedChat chat = chat_template_.render(turns, /*add_generation_prompt=*/true, variables);
     chat.answers.clear();
+    chat.answer_weights.clear();
     chat.notices.clear();
     return chat;
   } catch (const UserError& error) {
@@ -47,6 +48,8 @@ EncodedChat ChatEncoder::encode(const text::RenderedChat& chat, std::span<const 
   auto encoding = tokenizer_.encode(expanded_chat.text, needs_special_tokens(chat));
   EncodedChat encoded_chat;
   encoded_chat.label_mask = text::compute_label_mask(encoding, expanded_chat.text, expanded_chat.answers);
+  encoded_chat.label_weights =
+      text::compute_label_weights(encoding, expanded_chat.text, expanded_chat.answers, expanded_chat.answer_weights);
   encoded_chat.token_ids = std::move(encoding.ids);
   for (int64_t position = 0; position < std::ssize(encoded_chat.token_ids); ++position) {
     const int64_t token = encoded_chat.token_ids[static_cast<size_t>(position)];

@@ -19,6 +19,7 @@ namespace vlmtrain::models {
 struct EncodedChat {
   std::vector<int64_t> token_ids;
   std::vector<char> label_mask;                ///< for each token, whether it is in the loss
+  std::vector<float> label_weights;            ///< for each token, its weight in the loss; empty if all labels have 1
   std::vector<int64_t> image_token_positions;  ///< ascending positions that image features replace
 };
 

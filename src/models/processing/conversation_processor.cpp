@@ -104,8 +104,9 @@ text::RenderedChat ConversationProcessor::render_whole(const io::Record& record,
   if (record.is_document()) return encoder_->render_document(turns.front(), as_prompt);
   if (trains_on_last_answer_) {
     const auto last_answer = std::ranges::find(turns.rbegin(), turns.rend(), io::Role::kAssistant, &text::Turn::role);
-    for (auto turn = last_answer; turn != turns.rend(); ++turn)
-      turn->is_learned = turn->is_learned && turn == last_answer;
+    for (auto turn = last_answer; turn != turns.rend(); ++turn) {
+      if (turn != last_answer) turn->loss_weight = 0;
+    }
   }
   return encoder_->render(record.id, turns, as_prompt, record.template_variables);
 }
@@ -142,6 +143,7 @@ data::Sample ConversationProcessor::make_header_sample(const io::Record& record,
   sample.id = record.id;
   sample.task = record.task;
   sample.label_mask = layout.chat.label_mask;
+  sample.label_weights = layout.chat.label_weights;
   sample.token_ids = layout.chat.token_ids;
   sample.image_token_positions = layout.chat.image_token_positions;
   sample.shrink_info = layout.shrink_info;

@@ -46,6 +46,25 @@ size_t find_token_end(const Encoding& encoding, size_t i, size_t text_size) {
   return text_size;
 }
 
+/// Calls `visit(token, answer)` with the indices of each label token and of its answer.
+template <class Visit>
+void visit_labels(const Encoding& encoding, std::string_view text, std::span<const TextSpan> answers,
+                  const Visit& visit) {
+  for (size_t i = 1; i < answers.size(); ++i) {
+    VLMTRAIN_CHECK(answers[i - 1].end <= answers[i].begin, "answers {} and {} overlap", i - 1, i);
+  }
+  size_t next_answer_index = 0;
+  for (size_t i = 0; i < encoding.starts.size(); ++i) {
+    while (next_answer_index < answers.size() && answers[next_answer_index].end <= encoding.starts[i])
+      ++next_answer_index;
+    if (next_answer_index == answers.size()) break;
+    const size_t start = encoding.starts[i], begin = answers[next_answer_index].begin;
+    const bool reaches_into_answer = start < begin && start + count_leading_white_space(text.substr(start)) >= begin &&
+                                     find_token_end(encoding, i, text.size()) > begin;
+    if (begin <= start || reaches_into_answer) visit(i, next_answer_index);
+  }
+}
+
 }  // namespace
 
 /// A parsed template with its special tokens and the traits that the probe found.
@@ -109,21 +128,18 @@ RenderedChat ChatTemplate::render(std::span<const Turn> turns, bool add_generati
 
 std::vector<char> compute_label_mask(const Encoding& encoding, std::string_view text,
                                      std::span<const TextSpan> answers) {
-  for (size_t i = 1; i < answers.size(); ++i) {
-    VLMTRAIN_CHECK(answers[i - 1].end <= answers[i].begin, "answers {} and {} overlap", i - 1, i);
-  }
   std::vector<char> label_mask(encoding.ids.size(), 0);
-  size_t next_answer_index = 0;
-  for (size_t i = 0; i < encoding.starts.size(); ++i) {
-    while (next_answer_index < answers.size() && answers[next_answer_index].end <= encoding.starts[i])
-      ++next_answer_index;
-    if (next_answer_index == answers.size()) break;
-    const size_t start = encoding.starts[i], begin = answers[next_answer_index].begin;
-    const bool reaches_into_answer = start < begin && start + count_leading_white_space(text.substr(start)) >= begin &&
-                                     find_token_end(encoding, i, text.size()) > begin;
-    label_mask[i] = begin <= start || reaches_into_answer ? 1 : 0;
-  }
+  visit_labels(encoding, text, answers, [&](size_t token, size_t /*answer*/) { label_mask[token] = 1; });
   return label_mask;
+}
+
+std::vector<float> compute_label_weights(const Encoding& encoding, std::string_view text,
+                                         std::span<const TextSpan> answers, std::span<const float> weights) {
+  if (weights.empty()) return {};
+  VLMTRAIN_CHECK(weights.size() == answers.size(), "{} weights for {} answers", weights.size(), answers.size());
+  std::vector<float> label_weights(encoding.ids.size(), 0);
+  visit_labels(encoding, text, answers, [&](size_t token, size_t answer) { label_weights[token] = weights[answer]; });
+  return label_weights;
 }
 
 }  // namespace vlmtrain::text

@@ -16,6 +16,12 @@
 namespace vlmtrain::text {
 namespace {
 
+/// The bytes of an answer with their weight in the loss.
+struct WeightedSpan {
+  TextSpan span;
+  float weight;
+};
+
 /// A builder of a RenderedChat. Finds the answers and media in a rendered text.
 class RenderedChatBuilder {
  public:
@@ -28,7 +34,7 @@ class RenderedChatBuilder {
   RenderedChat build_chat(std::span<const Turn> turns, bool ends_with_answer,
                           std::span<const io::TemplateValue> variables) {
     RenderedChat chat;
-    std::vector<TextSpan> unlearned_spans;
+    std::vector<WeightedSpan> answers;  // also those with weight 0
     const std::vector<size_t> num_visible_bytes_by_turn = count_visible_bytes_by_turn(turns.size());
     bool has_answer = false, has_end_of_turn = false;
     for (size_t i = 0; i < turns.size(); ++i) {
@@ -55,15 +61,13 @@ class RenderedChatBuilder {
       }
       has_answer = true;
       has_end_of_turn = has_end_of_turn || ends_with_end_of_turn(spans.back());
-      std::vector<TextSpan>& target_spans = turn.is_learned ? chat.answers : unlearned_spans;
-      for (const TextSpan& span : spans) add_or_merge_span(target_spans, span);
+      for (const TextSpan& span : spans) answers.push_back({span, turn.loss_weight});
     }
     if (has_answer && !has_end_of_turn) {
       chat.notices.push_back({"answers without an end-of-turn token", make_excerpt(turns.back().text)});
     }
     chat.media = find_media_spans();
-    add_generated_answers(chat, unlearned_spans);
-    subtract_spans(chat.answers, unlearned_spans);
+    set_answers(answers, chat);
     if (const auto notice = find_omitted_tools(rendering_.text, variables)) chat.notices.push_back(*notice);
     chat.text = std::move(rendering_.text);
     return chat;
@@ -111,20 +115,6 @@ class RenderedChatBuilder {
       answer.span->end += traits_.end_of_turn_token.size();
     }
     return answer.span ? std::vector<TextSpan>{*answer.span} : std::vector<TextSpan>();
-  }
-
-  /// Removes `removed` from `spans`. Both are in order and without overlap.
-  static void subtract_spans(std::vector<TextSpan>& spans, const std::vector<TextSpan>& removed) {
-    std::vector<TextSpan> remaining;
-    for (TextSpan span : spans) {
-      for (const TextSpan& hole : removed) {
-        if (hole.end <= span.begin || hole.begin >= span.end) continue;
-        if (span.begin < hole.begin) remaining.push_back({span.begin, hole.begin});
-        span.begin = hole.end;
-      }
-      if (span.begin < span.end) remaining.push_back(span);
-    }
-    spans = std::move(remaining);
   }
 
   /// Returns, for each turn, the number of its visible bytes that the text contains.
@@ -214,34 +204,67 @@ class RenderedChatBuilder {
                                [text](const std::string& ending) { return text.ends_with(ending); });
   }
 
-  /// Adds the output of `generation` blocks, without media, to the answers. White space at the end
-  /// of a block is added only if the block has an end of turn. Blocks of answers that are not learned
-  /// are skipped.
-  void add_generated_answers(RenderedChat& chat, const std::vector<TextSpan>& unlearned_spans) const {
-    if (rendering_.generated_spans.empty()) return;
-    std::vector<TextSpan> answer_spans = chat.answers;
+  /// Sets the answers and their weights. `answers` are the spans of all answers in order, also those
+  /// with weight 0. Spans that touch are merged if their weights are equal.
+  void set_answers(const std::vector<WeightedSpan>& answers, RenderedChat& chat) const {
+    std::vector<WeightedSpan> spans = find_generated_spans(answers, chat.media);
+    spans.insert(spans.begin(), answers.begin(), answers.end());
+    std::vector<WeightedSpan> learned_spans;
+    std::ranges::copy_if(
+        spans, std::back_inserter(learned_spans), [](float weight) { return weight > 0; }, &WeightedSpan::weight);
+    std::ranges::stable_sort(learned_spans, {}, [](const WeightedSpan& answer) { return answer.span.begin; });
+    std::vector<WeightedSpan> merged_spans;
+    for (const WeightedSpan& answer : learned_spans) add_or_merge_span(merged_spans, answer);
+    for (const WeightedSpan& answer : answers) {
+      if (answer.weight == 0) merged_spans = subtract_span(merged_spans, answer.span);
+    }
+    const bool has_fractions = std::ranges::any_of(
+        merged_spans, [](float weight) { return weight != 1; }, &WeightedSpan::weight);
+    for (const auto& [span, weight] : merged_spans) {
+      chat.answers.push_back(span);
+      if (has_fractions) chat.answer_weights.push_back(weight);
+    }
+  }
+
+  /// Returns the output of `generation` blocks outside of media and of `answers`, with the weight of
+  /// the block's next answer, else of its last one, else 1. White space at the end of a block is
+  /// included only if the block has an end of turn.
+  std::vector<WeightedSpan> find_generated_spans(std::span<const WeightedSpan> answers,
+                                                 std::span<const MediaSpan> media) const {
+    std::vector<WeightedSpan> spans;
     for (const jinja::GeneratedSpan& generated_span : rendering_.generated_spans) {
-      const auto is_in_block = [&](const TextSpan& span) {
-        return span.begin < generated_span.end && generated_span.begin < span.end;
-      };
-      if (std::ranges::any_of(unlearned_spans, is_in_block) && std::ranges::none_of(chat.answers, is_in_block))
-        continue;
       size_t begin = generated_span.begin;
       const std::string_view generated_text =
           std::string_view(rendering_.text).substr(begin, generated_span.end - begin);
       const bool has_end_of_turn = generated_text.find(traits_.end_of_turn_token) != std::string_view::npos;
       const size_t end = has_end_of_turn ? generated_span.end
                                          : begin + generated_text.find_last_not_of(kWhiteSpace) + 1;  // npos + 1 is 0
-      for (const MediaSpan& media_span : chat.media) {
-        if (media_span.span.end <= begin || media_span.span.begin >= end) continue;
-        if (begin < media_span.span.begin) answer_spans.push_back({begin, media_span.span.begin});
-        begin = media_span.span.end;
+      float weight = 1;
+      for (const auto& [answer, answer_weight] : answers) {
+        if (answer.end <= begin || answer.begin >= end) continue;
+        weight = answer_weight;
+        if (begin < answer.begin) spans.push_back({{begin, answer.begin}, weight});
+        begin = answer.end;
       }
-      if (begin < end) answer_spans.push_back({begin, end});
+      if (begin < end) spans.push_back({{begin, end}, weight});
     }
-    std::ranges::sort(answer_spans, {}, &TextSpan::begin);
-    chat.answers.clear();
-    for (const TextSpan& span : answer_spans) add_or_merge_span(chat.answers, span);
+    for (const MediaSpan& media_span : media) spans = subtract_span(spans, media_span.span);
+    return spans;
+  }
+
+  /// Returns the parts of `spans` outside of `removed`.
+  static std::vector<WeightedSpan> subtract_span(std::span<const WeightedSpan> spans, const TextSpan& removed) {
+    std::vector<WeightedSpan> remaining;
+    for (const WeightedSpan& answer : spans) {
+      const auto [begin, end] = answer.span;
+      if (removed.end <= begin || removed.begin >= end) {
+        remaining.push_back(answer);
+        continue;
+      }
+      if (begin < removed.begin) remaining.push_back({{begin, removed.begin}, answer.weight});
+      if (removed.end < end) remaining.push_back({{removed.end, end}, answer.weight});
+    }
+    return remaining;
   }
 
   /// Returns the length of the white space before `offset` that the model has to generate.
@@ -289,12 +312,20 @@ class RenderedChatBuilder {
     });
   }
 
-  static void add_or_merge_span(std::vector<TextSpan>& spans, const TextSpan& span) {
-    if (!spans.empty() && spans.back().end >= span.begin) {
-      spans.back().end = std::max(spans.back().end, span.end);
-    } else {
-      spans.push_back(span);
+  /// Appends a span, or extends the last one if both touch and have equal weights. Bytes of two
+  /// answers with different weights belong to the first one.
+  static void add_or_merge_span(std::vector<WeightedSpan>& answers, WeightedSpan answer) {
+    if (answers.empty() || answers.back().span.end < answer.span.begin) {
+      answers.push_back(answer);
+      return;
     }
+    WeightedSpan& last = answers.back();
+    if (last.weight == answer.weight) {
+      last.span.end = std::max(last.span.end, answer.span.end);
+      return;
+    }
+    answer.span.begin = last.span.end;
+    if (answer.span.begin < answer.span.end) answers.push_back(answer);
   }
 
   /// Returns all media tokens. If turns are lists of blocks, only the template writes media tokens,

@@ -59,21 +59,21 @@ TEST(RecordKeys, SwitchesOfAnswersAreRead) {
     const std::string key(keys.substr(1, keys.find('"', 1) - 1));
     const Record record = read_with_answer_keys(keys);
     EXPECT_EQ(record.problem, "") << keys;
-    EXPECT_FALSE(record.turns.at(1).is_learned) << keys;
-    EXPECT_TRUE(read_with_answer_keys(keys, {.ignore_keys = {key}}).turns.at(1).is_learned) << keys;
+    EXPECT_EQ(record.turns.at(1).loss_weight, 0) << keys;
+    EXPECT_EQ(read_with_answer_keys(keys, {.ignore_keys = {key}}).turns.at(1).loss_weight, 1) << keys;
   }
   for (const std::string_view keys : {R"("weight": 1)", R"("train": true)", R"("mask": false)", R"("loss": null)"}) {
-    EXPECT_TRUE(read_with_answer_keys(keys).turns.at(1).is_learned) << keys;
+    EXPECT_EQ(read_with_answer_keys(keys).turns.at(1).loss_weight, 1) << keys;
   }
 }
 
 TEST(RecordKeys, OtherLossMasksAreProblems) {
-  for (const std::string_view keys : {R"("weight": 0.5)", R"("weight": 2)", R"("weight": -1)", R"("loss": "some")",
+  for (const std::string_view keys : {R"("weight": 2)", R"("weight": -1)", R"("loss": "some")",
                                       R"("train_detail": [{"begin_offset": 0, "end_offset": 3, "train": false}])"}) {
     const std::string_view key = keys.substr(1, keys.find('"', 1) - 1);
     const Record record = read_with_answer_keys(keys);
     EXPECT_THAT(record.problem, AllOf(has_key_and_suggestion(key), HasSubstr("turn 2 has"),
-                                      HasSubstr("not true (1) or false (0) for a whole answer")));
+                                      HasSubstr("not true, false or a number from 0 to 1")));
     EXPECT_EQ(read_with_answer_keys(keys, {.ignore_keys = {std::string(key)}}).problem, "") << key;
   }
   for (const std::string_view keys :

@@ -1,7 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <vector>
+
 #include "models/checkpoint_copy.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 
@@ -74,9 +78,29 @@ TEST_F(AgentSampleTest, LearnsCallsAndReasoningButNoOutputsOfTools) {
 
 TEST_F(AgentSampleTest, AnswersCanBeExcluded) {
   EXPECT_EQ(get_learned_text(data::TrainedAnswers::kLast), "A cat.<|im_end|>");
-  record_.turns[3].is_learned = false;
+  record_.turns[3].loss_weight = 0;
   EXPECT_EQ(get_learned_text(), kCall);
   EXPECT_EQ(get_learned_text(data::TrainedAnswers::kLast), "");
+}
+
+TEST_F(AgentSampleTest, LabelsHaveTheWeightsOfTheirAnswers) {
+  const auto processor = load_processor(copy_.path(), copy_.origin().processor_settings());
+  EXPECT_TRUE(processor->process_headers(record_, 0).label_weights.empty());
+  record_.turns[1].loss_weight = 0.25;
+  const data::Sample sample = processor->process_headers(record_, 0);
+  ASSERT_EQ(std::ssize(sample.label_weights), sample.tokens());
+  std::map<float, std::vector<int64_t>> ids_by_weight;
+  for (size_t i = 0; i < sample.token_ids.size(); ++i) {
+    EXPECT_EQ(sample.label_weights[i] > 0, sample.label_mask[i] != 0) << i;
+    if (sample.label_mask[i] != 0) ids_by_weight[sample.label_weights[i]].push_back(sample.token_ids[i]);
+  }
+  ASSERT_EQ(ids_by_weight.size(), 2U);
+  EXPECT_EQ(processor->tokenizer().decode(ids_by_weight[0.25F], /*skip_special_tokens=*/false), kCall);
+  EXPECT_EQ(processor->tokenizer().decode(ids_by_weight[1.0F], /*skip_special_tokens=*/false), "A cat.<|im_end|>");
+  EXPECT_DOUBLE_EQ(sample.label_weight(), 0.25 * static_cast<double>(ids_by_weight[0.25F].size()) +
+                                              static_cast<double>(ids_by_weight[1.0F].size()));
+  EXPECT_TRUE(data::get_sample_shape(sample).has_label_weights);
+  EXPECT_TRUE(processor->process_prompt_headers(record_, 0).label_weights.empty());
 }
 
 TEST_F(AgentSampleTest, PromptsEndBeforeTheLastAnswer) {

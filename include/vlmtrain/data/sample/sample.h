@@ -119,9 +119,11 @@ struct Sample {
   uint64_t seed = 0;  ///< for dropout; the Loader sets a new one each time it draws the sample
   std::string id;
   std::string task;
-  int64_t task_index = 0;                      ///< index of `task` in data::TaskTable of the run
-  std::vector<int64_t> token_ids;              ///< [tokens]
-  std::vector<char> label_mask;                ///< [tokens], 1 for tokens that enter the loss
+  int64_t task_index = 0;          ///< index of `task` in data::TaskTable of the run
+  std::vector<int64_t> token_ids;  ///< [tokens]
+  std::vector<char> label_mask;    ///< [tokens], 1 for tokens that enter the loss
+  std::vector<float>
+      label_weights;  ///< [tokens], weights of the labels in the loss, else 0; empty if all labels have 1
   std::vector<int64_t> image_token_positions;  ///< ascending, tokens that take the vision features
   /// [rows, channels, height, width] or [rows, channels, depth, height, width], see PixelRowShape.
   /// Undefined without media, or if their features were computed before. On the meta device in a
@@ -148,6 +150,8 @@ struct Sample {
   int64_t num_media() const { return num_images + num_videos + num_volumes; }
   int64_t tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t label_tokens() const;
+  /// Returns the sum of the weights of its label tokens; label_tokens() if all are 1.
+  double label_weight() const;
   /// Returns the bytes of host memory of its pixels and tokens.
   int64_t bytes() const;
 };

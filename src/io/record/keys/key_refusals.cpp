@@ -13,14 +13,13 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
     case KeyRule::kLossMask:
     case KeyRule::kInverseLossMask:
       throw data_error(
-          "{}has \"{}\": {}, which is not true (1) or false (0) for a whole answer; fractions and masks of parts are "
-          "not supported; write \"loss\": true or false into each answer, or set data.ignore_keys=[{}] to learn all of "
-          "it",
+          "{}has \"{}\": {}, and masks and weights are supported only for whole answers; write \"loss\": true, false "
+          "or a number from 0 to 1 into each answer, or set data.ignore_keys=[{}] to learn all of it",
           prefix, name, value, name);
     case KeyRule::kSampleWeight:
       throw data_error(
-          "{}has \"{}\": {}, and sample weights are not supported yet: every answer is learned; remove the record, or "
-          "set data.ignore_keys=[{}] to learn it like the others",
+          "{}has \"{}\": {}, and sample weights are not supported yet: every answer is learned; write the weight into "
+          "each answer, remove the record, or set data.ignore_keys=[{}] to learn it like the others",
           prefix, name, value, name);
     case KeyRule::kPreferenceLabel:
       throw data_error(
