@@ -211,6 +211,7 @@ class Evaluator {
       ++score.num_samples_with_loss;
       score.loss_sum += loss;
       score.num_label_tokens += sample.label_tokens();
+      score.label_weight += sample.label_weight();
     };
     add(result_.total);
     if (const auto& task = read_record_without_media_bytes(sample).task; !task.empty()) add(result_.by_task[task]);

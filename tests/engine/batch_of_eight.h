@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -43,6 +44,27 @@ inline std::vector<data::Sample> batch_of_eight() {
   const auto processor = parity::Case("mixed_batch").load_processor();
   std::vector<data::Sample> samples;
   for (int64_t i = 0; i < records.size(); ++i) samples.push_back(data::make_sample(*processor, records[i], i));
+  return samples;
+}
+
+/// Sets the weight of each label token to get_weight(position).
+template <class GetWeight>
+void set_label_weights(data::Sample& sample, const GetWeight& get_weight) {
+  sample.label_weights.assign(sample.token_ids.size(), 0);
+  for (size_t i = 0; i < sample.token_ids.size(); ++i) {
+    if (sample.label_mask[i] != 0) sample.label_weights[i] = get_weight(static_cast<int64_t>(i));
+  }
+}
+
+/// Returns batch_of_eight(), in which labels of every second sample have weights from 0.1 to 1.
+inline std::vector<data::Sample> make_weighted_samples() {
+  constexpr std::array kTokenWeights{0.5F, 0.1F, 1.0F, 0.3F};
+  std::vector<data::Sample> samples = batch_of_eight();
+  for (size_t i = 1; i < samples.size(); i += 2) {
+    set_label_weights(samples[i], [&](int64_t position) {
+      return kTokenWeights[static_cast<size_t>(position) % kTokenWeights.size()];
+    });
+  }
   return samples;
 }
 

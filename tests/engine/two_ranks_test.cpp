@@ -84,6 +84,7 @@ struct TrainedRank {
   std::vector<double> losses, norms;
   std::vector<TaskResult> tasks;  // of the last step
   int64_t tokens = 0, label_tokens = 0, samples = 0;
+  double label_weight = 0;
 };
 
 /// Trains on these samples as one of the ranks.
@@ -105,6 +106,7 @@ TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& ste
     if (step_options.tasks.is_multi_task()) outcome.tasks = read_task_results(result);
     outcome.tokens = result.tokens;
     outcome.label_tokens = result.label_tokens;
+    outcome.label_weight = result.label_weight;
     outcome.samples = result.samples;
     outcome.losses.push_back(result.loss.item<double>());
     outcome.norms.push_back(result.grad_norm.item<double>());
@@ -115,8 +117,7 @@ TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& ste
 
 /// Unequal shares in different micro-batches. The second rank has no image, so its tower gets no
 /// gradient.
-void expect_equal_to_one_process(const TaskSettings& tasks, double tolerance) {
-  auto samples = batch_of_eight();
+void expect_equal_to_one_process(std::vector<data::Sample> samples, const TaskSettings& tasks, double tolerance) {
   for (size_t i = 0; tasks.is_multi_task() && i < samples.size(); ++i)
     samples[i].task_index = static_cast<int64_t>(i / 2) % 2;
   std::array<std::vector<data::Sample>, 2> rank_samples;
@@ -143,6 +144,7 @@ void expect_equal_to_one_process(const TaskSettings& tasks, double tolerance) {
     }
     EXPECT_EQ(rank_result.tokens, expected.tokens);
     EXPECT_EQ(rank_result.label_tokens, expected.label_tokens);
+    EXPECT_NEAR(rank_result.label_weight / expected.label_weight, 1, 1e-14);
     EXPECT_EQ(rank_result.samples, expected.samples);
     ASSERT_EQ(rank_result.tasks.size(), expected.tasks.size());
     for (size_t task = 0; task < expected.tasks.size(); ++task) {
@@ -164,11 +166,17 @@ void expect_equal_to_one_process(const TaskSettings& tasks, double tolerance) {
 }
 
 TEST(TwoRanks, TrainLikeOneRank) {
-  expect_equal_to_one_process({}, 1e-5);
+  expect_equal_to_one_process(batch_of_eight(), {}, 1e-5);
+}
+
+TEST(TwoRanks, TrainOnWeightedLabelsLikeOneRank) {
+  expect_equal_to_one_process(make_weighted_samples(), {}, 1e-5);
+  expect_equal_to_one_process(make_weighted_samples(), {.num_tasks = 2, .measure_gradient_norms = true}, 1e-5);
 }
 
 TEST(TwoRanks, ResolveConflictsLikeOneRank) {
-  expect_equal_to_one_process({.num_tasks = 2,
+  expect_equal_to_one_process(batch_of_eight(),
+                              {.num_tasks = 2,
                                .weights = {0.5, 1.5},
                                .measure_gradient_norms = true,
                                .resolve_gradient_conflicts = true,

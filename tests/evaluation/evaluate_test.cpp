@@ -17,10 +17,18 @@ namespace {
 
 TEST(EvaluationTest, IsOneJsonLine) {
   EvaluationResult evaluation;
-  evaluation.total = {
-      .num_samples = 4, .num_exact_matches = 3, .num_samples_with_loss = 4, .loss_sum = 3, .num_label_tokens = 12};
-  evaluation.by_task["count"] = {
-      .num_samples = 2, .num_exact_matches = 1, .num_samples_with_loss = 2, .loss_sum = 2, .num_label_tokens = 4};
+  evaluation.total = {.num_samples = 4,
+                      .num_exact_matches = 3,
+                      .num_samples_with_loss = 4,
+                      .loss_sum = 3,
+                      .num_label_tokens = 12,
+                      .label_weight = 12};
+  evaluation.by_task["count"] = {.num_samples = 2,
+                                 .num_exact_matches = 1,
+                                 .num_samples_with_loss = 2,
+                                 .loss_sum = 2,
+                                 .num_label_tokens = 4,
+                                 .label_weight = 4};
   evaluation.batch_size = 16;
   evaluation.num_skipped_samples = 1;
   evaluation.closed_question_score.add("yes", "Yes");

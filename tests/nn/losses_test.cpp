@@ -123,6 +123,64 @@ TEST_P(PerTaskLossTest, PerTaskSumsDoNotChangeTheLoss) {
   EXPECT_TRUE(at::equal(actual[1], expected[1]));
 }
 
+/// Returns weights from 0.05 to 1, of which some are 1.
+at::Tensor make_label_weights() {
+  return at::tensor({0.5, 1.0, 0.05, 1.0, 0.25, 0.75, 0.5, 1.0, 0.3, 0.1, 1.0, 0.9, 0.6}, at::kFloat);
+}
+
+/// As torch.nn.CrossEntropyLoss(reduction="mean") with these weights, in fp64.
+TEST_P(PerTaskLossTest, LabelWeightsGiveTheWeightedMean) {
+  const at::Tensor weights = make_label_weights();
+  const double weight_sum = weights.to(at::kDouble).sum().item<double>();
+  const at::Tensor hidden = hidden_.detach().to(at::kDouble).set_requires_grad(true),
+                   output = weight_.detach().to(at::kDouble).set_requires_grad(true);
+  const at::Tensor entropies =
+      -at::log_softmax(at::matmul(hidden, output.t()), 1).gather(1, labels_.unsqueeze(1)).squeeze(1);
+  const at::Tensor expected = (entropies * weights.to(at::kDouble)).sum() / weight_sum;
+  const at::Tensor actual = linear_cross_entropy(hidden_, weight_, labels_, weight_sum, GetParam(), weights);
+  EXPECT_NEAR(actual.item<double>(), expected.item<double>(), 5e-7 * expected.item<double>());
+  const auto actual_gradients = torch::autograd::grad({actual}, {hidden_, weight_});
+  const auto expected_gradients = torch::autograd::grad({expected}, {hidden, output});
+  EXPECT_LT(relative_difference(actual_gradients[0], expected_gradients[0]), 1e-6);
+  EXPECT_LT(relative_difference(actual_gradients[1], expected_gradients[1]), 1e-6);
+}
+
+TEST_P(PerTaskLossTest, LabelWeightsOfOneKeepTheLoss) {
+  const at::Tensor ones = at::ones({kLabels});
+  const auto plain = linear_cross_entropy(hidden_, weight_, labels_, kLabels, GetParam());
+  EXPECT_EQ(linear_cross_entropy(hidden_, weight_, labels_, kLabels, GetParam(), ones).item<double>(),
+            plain.item<double>());
+}
+
+/// The weights of labels and tasks multiply. The sums by task have only those of labels.
+TEST_P(PerTaskLossTest, LabelWeightsMultiplyThoseOfTasks) {
+  const at::Tensor weights = make_label_weights();
+  const auto tasks = make_per_task_loss(true, true);
+  const auto actual = linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), tasks, weights);
+  const auto expected = (cross_entropy(hidden_) * row_weights_ * weights).sum() / kNormalizer;
+  EXPECT_NEAR(actual.item<double>(), expected.item<double>(), 1e-6);
+  const auto actual_gradients = torch::autograd::grad({actual}, {hidden_, weight_});
+  const auto expected_gradients = torch::autograd::grad({expected}, {hidden_, weight_});
+  EXPECT_LT(relative_difference(actual_gradients[0], expected_gradients[0]), 1e-6);
+  EXPECT_LT(relative_difference(actual_gradients[1], expected_gradients[1]), 1e-6);
+  const auto scale = at::ones({8}).set_requires_grad(true);
+  const auto losses = cross_entropy(hidden_.detach() * scale) * row_weights_ * weights / kNormalizer;
+  const auto is_right = at::matmul(hidden_, weight_.t()).argmax(1).eq(labels_).to(at::kFloat);
+  for (int64_t task = 0; task < kTasks; ++task) {
+    const auto members = tasks.task_one_hot.select(0, task);
+    EXPECT_NEAR(tasks.sums[task][0].item<double>(), (cross_entropy(hidden_) * weights * members).sum().item<double>(),
+                1e-5);
+    EXPECT_EQ(tasks.sums[task][1].item<double>(), (is_right * members).sum().item<double>());
+    const auto expected_scales = torch::autograd::grad({(losses * members).sum()}, {scale}, {}, /*retain_graph=*/true);
+    EXPECT_LT(relative_difference(tasks.feature_scale_gradients[task], expected_scales[0]), 2e-6);
+  }
+}
+
+TEST_P(PerTaskLossTest, LabelWeightsMustMatchTheLabels) {
+  EXPECT_THROW(linear_cross_entropy(hidden_, weight_, labels_, kLabels, GetParam(), at::ones({kLabels - 1})),
+               InternalError);
+}
+
 INSTANTIATE_TEST_SUITE_P(ChunkRows, PerTaskLossTest, testing::Values(1, 4, 13, 100));
 
 using parity::relative_difference;

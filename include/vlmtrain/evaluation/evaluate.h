@@ -47,15 +47,16 @@ struct TaskScore {
   int64_t num_samples = 0;            ///< samples whose answers were compared
   int64_t num_exact_matches = 0;      ///< answers equal to the expected one
   int64_t num_samples_with_loss = 0;  ///< samples that contribute to the loss
-  double loss_sum = 0;                ///< sum of the cross-entropy of all label tokens
+  double loss_sum = 0;                ///< weighted sum of the cross-entropy of all label tokens
   int64_t num_label_tokens = 0;       ///< tokens in the loss
+  double label_weight = 0;            ///< sum of the weights of these tokens
   MetricSums metric_sums = {};        ///< of the answers; those of EvaluationSettings::metrics
 
   double exact_match() const {
     return num_samples > 0 ? static_cast<double>(num_exact_matches) / static_cast<double>(num_samples) : 0;
   }
-  /// Returns the mean over all label tokens.
-  double loss() const { return num_label_tokens > 0 ? loss_sum / static_cast<double>(num_label_tokens) : 0; }
+  /// Returns the weighted mean over all label tokens.
+  double loss() const { return label_weight > 0 ? loss_sum / label_weight : 0; }
   /// Returns the score for reports; the loss is NaN without label tokens.
   report::EvaluationScore make_evaluation_score() const;
 };

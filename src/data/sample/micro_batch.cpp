@@ -20,9 +20,10 @@ namespace {
 
 using SampleReferences = std::vector<std::reference_wrapper<const Sample>>;
 
-at::Tensor to_int64_tensor(const std::vector<int64_t>& values) {
-  at::Tensor tensor = at::empty({std::ssize(values)}, at::kLong);
-  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<int64_t>());
+template <class Number>
+at::Tensor to_tensor(const std::vector<Number>& values) {
+  at::Tensor tensor = at::empty({std::ssize(values)}, c10::CppTypeToScalarType<Number>::value);
+  std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<Number>());
   return tensor;
 }
 
@@ -38,6 +39,8 @@ void check_sample(const Sample& sample) {
                  sample.label_mask.size(), sample.tokens());
   VLMTRAIN_CHECK(sample.label_mask.empty() || sample.label_mask.front() == 0,
                  "sample {}: its first token is a label, but no token precedes it", sample.id);
+  VLMTRAIN_CHECK(sample.label_weights.empty() || std::ssize(sample.label_weights) == sample.tokens(),
+                 "sample {}: {} label weights for {} tokens", sample.id, sample.label_weights.size(), sample.tokens());
   VLMTRAIN_CHECK(!sample.pixel_values.defined() || !sample.image_token_positions.empty(),
                  "sample {}: has pixels, but no image tokens", sample.id);
   VLMTRAIN_CHECK(sample.patch_grids.empty() || !sample.pixel_values.defined() ||
@@ -101,7 +104,7 @@ at::Tensor concat_position_ids(const SampleReferences& samples) {
       }
     }
   }
-  const at::Tensor position_ids = to_int64_tensor(positions);
+  const at::Tensor position_ids = to_tensor(positions);
   return has_position_axes ? position_ids.view({kNumPositionAxes, -1}) : position_ids;
 }
 
@@ -110,6 +113,20 @@ at::Tensor copy_tensor_to_device(const at::Tensor& tensor, at::Device device) {
   // In a dry run, pixels have a shape, but no values.
   if (tensor.is_meta()) return at::empty(tensor.sizes(), tensor.options().device(device));
   return memory::copy_to_device(tensor, device);
+}
+
+/// Returns the weights of all labels, fp32 [labels]; undefined if all are 1.
+at::Tensor concat_label_weights(const SampleReferences& samples) {
+  const auto has_weights = [](const Sample& sample) { return !sample.label_weights.empty(); };
+  if (std::ranges::none_of(samples, has_weights)) return {};
+  std::vector<float> weights;
+  for (const Sample& sample : samples) {
+    for (size_t position = 1; position < sample.token_ids.size(); ++position) {
+      if (sample.label_mask[position] == 0) continue;
+      weights.push_back(has_weights(sample) ? sample.label_weights[position] : 1.0F);
+    }
+  }
+  return to_tensor(weights);
 }
 
 /// Concatenates the masks of the samples that have any.
@@ -138,8 +155,8 @@ MaskBatch concat_masks(const SampleReferences& samples) {
   if (pixels.empty()) return batch;
   batch.pixels = at::cat(pixels);
   if (targets.size() == pixels.size()) batch.targets = at::cat(targets);
-  batch.prediction_positions = to_int64_tensor(positions);
-  batch.image_indices = to_int64_tensor(image_indices);
+  batch.prediction_positions = to_tensor(positions);
+  batch.image_indices = to_tensor(image_indices);
   return batch;
 }
 
@@ -172,35 +189,37 @@ MicroBatch collate(const SampleReferences& samples, bool with_tasks) {
     }
     batch.num_media += sample.num_media();
     batch.num_volumes += sample.num_volumes;
+    batch.label_weight_sum += sample.label_weight();
     batch.text_dropout_segments.push_back({.seed = sample.seed, .row_weight = sample.tokens()});
     add_pixel_dropout_segments(sample, batch.pixel_dropout_segments);
   }
   batch.samples = std::ssize(samples);
-  batch.token_ids = to_int64_tensor(token_ids);
+  batch.token_ids = to_tensor(token_ids);
   batch.position_ids = concat_position_ids(samples);
   batch.segments = nn::Segments::from_lengths(std::move(lengths), at::kCPU);
-  batch.image_token_positions = to_int64_tensor(image_token_positions);
+  batch.image_token_positions = to_tensor(image_token_positions);
   batch.pixel_values = concat_pixels(samples);
   VLMTRAIN_CHECK(batch.patch_grids.empty() || !batch.pixel_values.defined() ||
                      count_patches(batch.patch_grids) == batch.pixel_values.size(0),
                  "only some samples with pixels have grids");
   VLMTRAIN_CHECK(modalities.empty() || std::ssize(modalities) == batch.pixel_values.size(0),
                  "only some volumes have modalities");
-  if (!modalities.empty()) batch.modalities = to_int64_tensor(modalities);
-  batch.label_positions = to_int64_tensor(label_positions);
-  batch.labels = to_int64_tensor(labels);
+  if (!modalities.empty()) batch.modalities = to_tensor(modalities);
+  batch.label_positions = to_tensor(label_positions);
+  batch.labels = to_tensor(labels);
+  batch.label_weights = concat_label_weights(samples);
   batch.masks = concat_masks(samples);
-  if (with_tasks) batch.label_task_indices = to_int64_tensor(label_task_indices);
+  if (with_tasks) batch.label_task_indices = to_tensor(label_task_indices);
   return batch;
 }
 
 }  // namespace
 
-std::array<at::Tensor*, 13> MicroBatch::tensors() {
-  return {&token_ids,          &position_ids, &segments.offsets, &image_token_positions,
-          &pixel_values,       &modalities,   &label_positions,  &labels,
-          &label_task_indices, &masks.pixels, &masks.targets,    &masks.prediction_positions,
-          &masks.image_indices};
+std::array<at::Tensor*, 14> MicroBatch::tensors() {
+  return {&token_ids,           &position_ids, &segments.offsets, &image_token_positions,
+          &pixel_values,        &modalities,   &label_positions,  &labels,
+          &label_task_indices,  &masks.pixels, &masks.targets,    &masks.prediction_positions,
+          &masks.image_indices, &label_weights};
 }
 
 MicroBatch MicroBatch::to(at::Device device) const {

@@ -50,9 +50,9 @@ SegmentationMasks make_meta_masks(const SampleShape& shape) {
 uint64_t hash_media_shape(const SampleShape& media) {
   ContentHash hash;
   const auto add = [&hash](int64_t value) { hash.add(static_cast<uint64_t>(value)); };
-  for (const int64_t value :
-       {media.image_tokens, media.num_media(), media.pixel_rows, media.row.height, media.row.width, media.num_videos,
-        media.video_frames, media.num_volumes, media.masks, media.num_images_with_masks, media.mask_image_size}) {
+  for (const int64_t value : {media.image_tokens, media.num_media(), media.pixel_rows, media.row.height,
+                              media.row.width, media.num_videos, media.video_frames, media.num_volumes, media.masks,
+                              media.num_images_with_masks, media.mask_image_size, int64_t{media.has_label_weights}}) {
     add(value);
   }
   for (const PatchGrid& grid : media.patch_grids) {
@@ -77,7 +77,8 @@ SampleShape get_sample_shape(const Sample& sample) {
                     .num_images = sample.num_images,
                     .num_videos = sample.num_videos,
                     .video_frames = sample.video_frames,
-                    .num_volumes = sample.num_volumes};
+                    .num_volumes = sample.num_volumes,
+                    .has_label_weights = !sample.label_weights.empty()};
   if (sample.pixel_values.defined()) {
     shape.pixel_rows = sample.pixel_values.size(0);
     shape.row = PixelRowShape::from_tensor(sample.pixel_values);
@@ -135,6 +136,7 @@ Sample make_meta_sample(const SampleShape& shape) {
   sample.token_ids.assign(static_cast<size_t>(shape.tokens), 0);
   sample.label_mask.assign(static_cast<size_t>(shape.tokens), 0);
   std::fill(sample.label_mask.end() - shape.label_tokens, sample.label_mask.end(), char{1});
+  if (shape.has_label_weights) sample.label_weights.assign(sample.label_mask.begin(), sample.label_mask.end());
   sample.image_token_positions.resize(static_cast<size_t>(shape.image_tokens));
   std::iota(sample.image_token_positions.begin(), sample.image_token_positions.end(), int64_t{0});
   sample.num_images = shape.num_images;
@@ -208,6 +210,10 @@ bool SampleShapes::operator==(const SampleShapes& other) const {
     if ((*this)[index] != other[index]) return false;
   }
   return true;
+}
+
+bool SampleShapes::has_label_weights() const {
+  return std::ranges::any_of(media_shapes_, &SampleShape::has_label_weights);
 }
 
 bool SampleShapes::has_videos() const {

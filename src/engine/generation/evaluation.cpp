@@ -31,7 +31,7 @@ HiddenStates compute_hidden_states(const models::VisionLanguageModel& model, con
   return {.labels = hidden.narrow(0, 0, labels), .masks = hidden.narrow(0, labels, hidden.size(0) - labels)};
 }
 
-/// Returns the summed cross-entropy of each sample, fp32 [samples]. REQUIRES:
+/// Returns the weighted sum of the cross-entropy of each sample's labels, fp32 [samples]. REQUIRES:
 /// `batch.label_task_indices` has the sample index of each label.
 at::Tensor compute_losses(const models::VisionLanguageModel& model, const data::MicroBatch& batch,
                           const at::Tensor& hidden, int64_t loss_chunk_rows, at::Device device) {
@@ -43,7 +43,8 @@ at::Tensor compute_losses(const models::VisionLanguageModel& model, const data::
                            {.task_one_hot = batch.label_task_indices.eq(sample_indices).to(at::kFloat),
                             .weights = {},
                             .sums = sums,
-                            .feature_scale_gradients = {}});
+                            .feature_scale_gradients = {}},
+                           batch.label_weights);
   return sums.select(1, 0);
 }
 

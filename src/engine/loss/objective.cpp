@@ -21,9 +21,9 @@ namespace {
 /// The cross-entropy of the label tokens of one step, with task weights and sums.
 class TextLoss {
  public:
-  /// Allocates the memory of all sums. `label_tokens` is the number in the global batch, > 0.
-  /// `model` must outlive this object.
-  TextLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
+  /// Allocates the memory of all sums. `label_weight_sum` is that of the global batch, > 0. `model`
+  /// must outlive this object.
+  TextLoss(const models::VisionLanguageModel& model, double label_weight_sum, int64_t chunk_rows,
            const TaskSettings& tasks);
 
   /// Returns the loss of a micro-batch, an fp32 scalar with its graph. `hidden` [labels, hidden
@@ -40,15 +40,15 @@ class TextLoss {
 
  private:
   const models::VisionLanguageModel& model_;
-  double num_label_tokens_;
+  double label_weight_sum_;
   int64_t loss_chunk_rows_;
   std::optional<PerTaskLossSums> per_task_loss_sums_;
 };
 
-TextLoss::TextLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
+TextLoss::TextLoss(const models::VisionLanguageModel& model, double label_weight_sum, int64_t chunk_rows,
                    const TaskSettings& tasks)
-    : model_(model), num_label_tokens_(label_tokens), loss_chunk_rows_(chunk_rows) {
-  VLMTRAIN_CHECK(label_tokens > 0, "a step needs at least one label token");
+    : model_(model), label_weight_sum_(label_weight_sum), loss_chunk_rows_(chunk_rows) {
+  VLMTRAIN_CHECK(label_weight_sum > 0, "a step needs at least one label token");
   const at::Tensor& weight = model.output_weight();
   if (tasks.is_multi_task()) per_task_loss_sums_.emplace(tasks, weight.size(1), weight.device());
 }
@@ -56,18 +56,20 @@ TextLoss::TextLoss(const models::VisionLanguageModel& model, double label_tokens
 at::Tensor TextLoss::forward(const at::Tensor& hidden, const data::MicroBatch& batch) {
   const memory::ComponentScope loss_scope(memory::Component::kLoss);
   if (!per_task_loss_sums_) {
-    return nn::linear_cross_entropy(hidden, model_.output_weight(), batch.labels, num_label_tokens_, loss_chunk_rows_);
+    return nn::linear_cross_entropy(hidden, model_.output_weight(), batch.labels, label_weight_sum_, loss_chunk_rows_,
+                                    batch.label_weights);
   }
-  return nn::linear_cross_entropy(hidden, model_.output_weight(), batch.labels, num_label_tokens_, loss_chunk_rows_,
-                                  per_task_loss_sums_->make_per_task_loss(batch.label_task_indices));
+  return nn::linear_cross_entropy(hidden, model_.output_weight(), batch.labels, label_weight_sum_, loss_chunk_rows_,
+                                  per_task_loss_sums_->make_per_task_loss(batch.label_task_indices),
+                                  batch.label_weights);
 }
 
 /// The loss of CrossEntropyObjective.
 class CrossEntropyStepLoss final : public StepLoss {
  public:
-  CrossEntropyStepLoss(const models::VisionLanguageModel& model, double label_tokens, int64_t chunk_rows,
+  CrossEntropyStepLoss(const models::VisionLanguageModel& model, double label_weight_sum, int64_t chunk_rows,
                        const TaskSettings& tasks)
-      : model_(model), text_(model, label_tokens, chunk_rows, tasks) {}
+      : model_(model), text_(model, label_weight_sum, chunk_rows, tasks) {}
 
   at::Tensor forward(const data::MicroBatch& batch) override {
     return text_.forward(model_.forward(batch, {.positions = batch.label_positions}).hidden_states, batch);
@@ -81,7 +83,7 @@ class CrossEntropyStepLoss final : public StepLoss {
   TextLoss text_;
 };
 
-constexpr size_t kLabelTokensIndex = 0, kMasksIndex = 1, kPixelsIndex = 2;  // indices into LossNormalizers
+constexpr size_t kLabelWeightIndex = 0, kMasksIndex = 1, kPixelsIndex = 2;  // indices into LossNormalizers
 constexpr int64_t kNumLossTerms = 3;                                        // fields of TextAndMaskLosses
 
 /// The loss of TextAndMasksObjective.
@@ -92,7 +94,7 @@ class TextAndMasksStepLoss final : public StepLoss {
       : model_(model),
         normalizers_(normalizers),
         weights_(weights),
-        text_(model, normalizers.at(kLabelTokensIndex), chunk_rows, tasks) {
+        text_(model, normalizers.at(kLabelWeightIndex), chunk_rows, tasks) {
     const memory::ComponentScope loss_scope(memory::Component::kLoss);
     loss_term_sums_ = at::zeros({kNumLossTerms}, at::TensorOptions(at::kFloat).device(model.output_weight().device()));
   }
@@ -146,9 +148,9 @@ class TextAndMasksStepLoss final : public StepLoss {
 }  // namespace
 
 LossNormalizers CrossEntropyObjective::compute_normalizers(std::span<const data::Sample> samples) const {
-  int64_t label_tokens = 0;
-  for (const auto& sample : samples) label_tokens += sample.label_tokens();
-  return {static_cast<double>(label_tokens)};
+  double label_weight_sum = 0;
+  for (const auto& sample : samples) label_weight_sum += sample.label_weight();
+  return {label_weight_sum};
 }
 
 SplitConstraint CrossEntropyObjective::make_split_constraint(std::span<const data::Sample> samples) const {

@@ -98,6 +98,7 @@ std::vector<TaskCounts> count_samples_and_tokens(std::span<const data::Sample> s
     TaskCounts& count = counts.at(static_cast<size_t>(sample.task_index));
     ++count.samples;
     count.label_tokens += sample.label_tokens();
+    count.label_weight += sample.label_weight();
   }
   return counts;
 }
@@ -112,7 +113,7 @@ std::vector<TaskResult> make_task_results(std::span<const double> scalars, const
     const auto values = scalars.subspan(task * scalars_per_task, scalars_per_task);
     TaskResult& result = results.emplace_back(TaskResult{.counts = counts[task]});
     if (counts[task].label_tokens > 0) {
-      result.loss = values[0] / static_cast<double>(counts[task].label_tokens);
+      result.loss = values[0] / counts[task].label_weight;
       result.accuracy = values[1] / static_cast<double>(counts[task].label_tokens);
     }
     if (scalars_per_task == 3) result.gradient_norm = values[2];

@@ -108,6 +108,7 @@ class GradientAccumulation {
     });
     result.tokens += batch.tokens();
     result.label_tokens += batch.label_tokens();
+    result.label_weight += batch.label_weight_sum;
     result.num_media += batch.num_media;
     result.num_volumes += batch.num_volumes;
     result.samples += batch.samples;
@@ -141,12 +142,18 @@ class GradientAccumulation {
 void all_reduce_counts(StepResult& result, const Consensus& consensus) {
   std::vector<int64_t*> counts{&result.tokens, &result.label_tokens, &result.num_media, &result.num_volumes,
                                &result.samples};
-  for (auto& task : result.task_counts) counts.insert(counts.end(), {&task.samples, &task.label_tokens});
+  std::vector<double*> weights{&result.label_weight};
+  for (auto& task : result.task_counts) {
+    counts.insert(counts.end(), {&task.samples, &task.label_tokens});
+    weights.push_back(&task.label_weight);
+  }
   std::vector<double> sums;
-  sums.reserve(counts.size());
+  sums.reserve(counts.size() + weights.size());
   for (const int64_t* const count : counts) sums.push_back(static_cast<double>(*count));
+  for (const double* const weight : weights) sums.push_back(*weight);
   sums = consensus.sum_over_ranks(std::move(sums));
   for (size_t i = 0; i < counts.size(); ++i) *counts[i] = std::llround(sums[i]);
+  for (size_t i = 0; i < weights.size(); ++i) *weights[i] = sums[counts.size() + i];
 }
 
 /// Sums this rank's shards of the gradients over the ranks that have the same shards.

@@ -104,7 +104,8 @@ class PerTaskLossChunk {
   /// Returns the weights of the labels, fp32 [rows, 1], or undefined.
   const at::Tensor& weights() const { return weights_; }
 
-  /// Adds the results of the chunk, both fp32 [rows, 1], to the sums.
+  /// Adds the results of the chunk, both fp32 [rows, 1], to the sums. `cross_entropy` is multiplied
+  /// by the label weights.
   void add(const at::Tensor& cross_entropy, const at::Tensor& is_correct) const {
     per_task_loss_.sums.add_(matmul_transposed(task_one_hot_, at::cat({cross_entropy, is_correct}, 1).t()));
   }
@@ -122,10 +123,16 @@ class PerTaskLossChunk {
   at::Tensor weights_;
 };
 
+/// Returns the product of two weights of rows. Each of them may be undefined, which means 1.
+at::Tensor multiply_weights(const at::Tensor& left, const at::Tensor& right) {
+  if (!left.defined() || !right.defined()) return left.defined() ? left : right;
+  return left * right;
+}
+
 struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropyFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& weight, const at::Tensor& labels, double normalizer, int64_t chunk_rows,
-                            const PerTaskLoss* per_task) {
+                            const PerTaskLoss* per_task, const at::Tensor* label_weights) {
     const bool needs_scale_gradients = per_task != nullptr && per_task->feature_scale_gradients.defined();
     const bool needs_hidden_gradient = hidden.requires_grad() || needs_scale_gradients;
     const bool needs_weight_gradient = weight.requires_grad();
@@ -143,16 +150,21 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
       const at::Tensor chunk_labels = labels.narrow(0, first, rows).unsqueeze(1);
       std::optional<PerTaskLossChunk> tasks;
       if (per_task != nullptr) tasks.emplace(*per_task, first, rows);
-      const ChunkLossArgs args{.labels = chunk_labels,
-                               .row_weights = tasks ? tasks->weights() : at::Tensor(),
-                               .divisor = divisor,
-                               .needs_gradient = needs_hidden_gradient || needs_weight_gradient,
-                               .needs_accuracy = tasks.has_value()};
+      const at::Tensor chunk_label_weights =
+          label_weights->defined() ? label_weights->narrow(0, first, rows).unsqueeze(1) : at::Tensor();
+      const ChunkLossArgs args{
+          .labels = chunk_labels,
+          .row_weights = multiply_weights(chunk_label_weights, tasks ? tasks->weights() : at::Tensor()),
+          .divisor = divisor,
+          .needs_gradient = needs_hidden_gradient || needs_weight_gradient,
+          .needs_accuracy = tasks.has_value()};
       const at::Tensor logits = matmul_transposed(chunk, weight);
       const auto [cross_entropy, is_correct, logits_gradient] =
           kernels::is_available(kernels::Kernel::kCrossEntropy, logits) ? compute_chunk_loss_fused(logits, args)
                                                                         : compute_chunk_loss_aten(logits, args);
-      if (tasks) tasks->add(cross_entropy, is_correct);
+      if (tasks) {
+        tasks->add(chunk_label_weights.defined() ? cross_entropy.mul(chunk_label_weights) : cross_entropy, is_correct);
+      }
       loss += args.row_weights.defined() ? cross_entropy.mul(args.row_weights).sum() : cross_entropy.sum();
       if (!args.needs_gradient) continue;
 
@@ -193,17 +205,20 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
       if (deferred_divisor > 0) return gradient.to(at::kFloat).mul_(factor).to(at::kHalf);
       return gradient.mul_(factor);
     };
-    return {scale_saved_gradient("hidden_gradient"), scale_saved_gradient("weight_gradient"), {}, {}, {}, {}};
+    return {scale_saved_gradient("hidden_gradient"), scale_saved_gradient("weight_gradient"), {}, {}, {}, {}, {}};
   }
 };
 
 at::Tensor compute_linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                        double normalizer, int64_t chunk_rows, const PerTaskLoss* per_task) {
+                                        double normalizer, int64_t chunk_rows, const PerTaskLoss* per_task,
+                                        const at::Tensor& label_weights) {
   VLMTRAIN_CHECK(hidden.size(0) > 0 && hidden.size(0) == labels.size(0),
                  "linear_cross_entropy: got {} hidden states for {} labels", hidden.size(0), labels.size(0));
   VLMTRAIN_CHECK(per_task == nullptr || per_task->task_one_hot.size(1) == labels.size(0),
                  "expected task_one_hot for {1} labels, got {0}", per_task->task_one_hot.size(1), labels.size(0));
-  return LinearCrossEntropyFunction::apply(hidden, weight, labels, normalizer, chunk_rows, per_task);
+  VLMTRAIN_CHECK(!label_weights.defined() || label_weights.numel() == labels.numel(),
+                 "linear_cross_entropy: got {} weights for {} labels", label_weights.numel(), labels.numel());
+  return LinearCrossEntropyFunction::apply(hidden, weight, labels, normalizer, chunk_rows, per_task, &label_weights);
 }
 
 constexpr double kDiceSmoothing = 1e-5;  // MONAI's smooth_nr and smooth_dr
@@ -294,13 +309,14 @@ struct MaskLossFunction : torch::autograd::Function<MaskLossFunction> {
 }  // namespace
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                double normalizer, int64_t chunk_rows) {
-  return compute_linear_cross_entropy(hidden, weight, labels, normalizer, chunk_rows, nullptr);
+                                double normalizer, int64_t chunk_rows, const at::Tensor& label_weights) {
+  return compute_linear_cross_entropy(hidden, weight, labels, normalizer, chunk_rows, nullptr, label_weights);
 }
 
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                double normalizer, int64_t chunk_rows, const PerTaskLoss& per_task) {
-  return compute_linear_cross_entropy(hidden, weight, labels, normalizer, chunk_rows, &per_task);
+                                double normalizer, int64_t chunk_rows, const PerTaskLoss& per_task,
+                                const at::Tensor& label_weights) {
+  return compute_linear_cross_entropy(hidden, weight, labels, normalizer, chunk_rows, &per_task, label_weights);
 }
 
 MaskLoss mask_loss(const at::Tensor& logits, const at::Tensor& targets,

@@ -38,6 +38,7 @@ struct MicroBatch {
   std::vector<PatchGrid> patch_grids;  ///< on the host; empty unless pixel rows are patches
   at::Tensor label_positions;          ///< int64 [labels], rows whose hidden state predicts the label
   at::Tensor labels;                   ///< int64 [labels], token ids
+  at::Tensor label_weights;            ///< fp32 [labels], weights in the loss; undefined if all are 1
   MaskBatch masks;
   at::Tensor label_task_indices;  ///< int64 [labels], Sample::task_index; undefined if not requested
   std::vector<nn::DropoutSegment> text_dropout_segments;  ///< dropout units of the text: samples, by tokens
@@ -46,12 +47,13 @@ struct MicroBatch {
   int64_t samples = 0;
   int64_t num_media = 0;  ///< images, videos and volumes
   int64_t num_volumes = 0;
+  double label_weight_sum = 0;  ///< sum of the weights of the labels
 
   int64_t tokens() const { return segments.rows; }
   int64_t label_tokens() const { return labels.numel(); }
 
   /// Returns all tensors that are copied to the device. Some may be undefined.
-  std::array<at::Tensor*, 13> tensors();
+  std::array<at::Tensor*, 14> tensors();
 
   /// Returns a copy on the device. The copy to a CUDA device is asynchronous, from pinned memory.
   MicroBatch to(at::Device device) const;

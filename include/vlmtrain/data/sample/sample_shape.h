@@ -28,6 +28,7 @@ struct SampleShape {
   int64_t masks = 0;
   int64_t num_images_with_masks = 0;  ///< images in SegmentationMasks::pixels
   int64_t mask_image_size = 0;        ///< side length of these images, in pixels
+  bool has_label_weights = false;     ///< whether the sample has Sample::label_weights
 
   /// Returns the number of images, videos and volumes.
   int64_t num_media() const { return num_images + num_videos + num_volumes; }
@@ -84,6 +85,8 @@ class SampleShapes {
 
   /// Returns whether any known sample has a video.
   bool has_videos() const;
+  /// Returns whether any known sample has label weights.
+  bool has_label_weights() const;
 
  private:
   static constexpr uint32_t kUnknown = UINT32_MAX;

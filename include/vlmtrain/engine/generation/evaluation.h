@@ -23,7 +23,7 @@ inline constexpr EvaluationLayout kMinMemoryEvaluationLayout{.vision_tiles_per_p
 
 /// The results of a batch. Each list has one entry per sample, in order.
 struct BatchEvaluationResult {
-  std::vector<double> loss_sums;              ///< sum of the cross-entropy of the sample's label tokens
+  std::vector<double> loss_sums;              ///< weighted sum of the cross-entropy of the sample's labels
   std::vector<std::vector<int64_t>> answers;  ///< generated token ids; empty unless prompts were given
   /// For models with a mask decoder: the sample's mask logits given the correct answer, fp32
   /// [masks, height, width] on the CPU, padding included; undefined for a sample without masks.

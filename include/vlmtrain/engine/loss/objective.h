@@ -20,7 +20,7 @@ namespace vlmtrain::engine {
 
 class GradientBuckets;
 
-/// The divisors of the terms of a loss, such as the number of label tokens. Each is a sum over the
+/// The divisors of the terms of a loss, such as the sum of the label tokens' weights. Each is a sum over the
 /// samples of the global batch. Losses and gradients of micro-batches therefore add up to those of
 /// the global batch, for any split.
 using LossNormalizers = std::vector<double>;
@@ -104,8 +104,8 @@ struct ObjectiveSettings {
 /// Returns the objective of these settings.
 std::unique_ptr<const Objective> make_objective(const ObjectiveSettings& settings);
 
-/// The cross-entropy of the label tokens, divided by the number of label tokens of the global
-/// batch. Supports task weights, sums by task, and PCGrad.
+/// The cross-entropy of the label tokens, times their weights (data::Sample::label_weights), divided
+/// by the sum of the weights in the global batch. Supports task weights, sums by task, and PCGrad.
 class CrossEntropyObjective final : public Objective {
  public:
   /// Default settings have no tasks, which is the plain cross-entropy.
@@ -130,10 +130,10 @@ class CrossEntropyObjective final : public Objective {
 };
 
 /// The weighted sum of the cross-entropy of the label tokens, and of binary cross-entropy and Dice
-/// loss (nn::mask_loss) of predicted masks. The normalizers are, in the global batch: the number of
-/// label tokens, of masks, and of pixels of masks without padding. Samples without masks contribute
-/// to the text term only. Task weights apply to the text term only. Gradients of masks are summed
-/// with those of their sample's task.
+/// loss (nn::mask_loss) of predicted masks. The normalizers are, in the global batch: the sum of the
+/// label tokens' weights, and the numbers of masks and of pixels of masks without padding. Samples without masks
+/// contribute to the text term only. Task weights apply to the text term only. Gradients of masks are summed with those
+/// of their sample's task.
 class TextAndMasksObjective final : public Objective {
  public:
   TextAndMasksObjective(TaskSettings tasks, TextAndMaskLossWeights weights)

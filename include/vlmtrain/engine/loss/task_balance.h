@@ -31,6 +31,7 @@ struct TaskSettings {
 struct TaskCounts {
   int64_t samples = 0;
   int64_t label_tokens = 0;
+  double label_weight = 0;  ///< sum of the weights of the label tokens (data::Sample::label_weights)
 };
 
 /// Returns the counts of each task. REQUIRES: task indices in [0, tasks).
@@ -39,8 +40,8 @@ std::vector<TaskCounts> count_samples_and_tokens(std::span<const data::Sample> s
 /// The results of a step for a task.
 struct TaskResult {
   TaskCounts counts;
-  double loss = 0;           ///< mean unweighted cross-entropy of its label tokens; 0 if it has none
-  double accuracy = 0;       ///< fraction of its label tokens predicted correctly
+  double loss = 0;      ///< mean cross-entropy of its label tokens, with their weights, not the task's; 0 without any
+  double accuracy = 0;  ///< fraction of its label tokens predicted correctly
   double gradient_norm = 0;  ///< GradNorm's G_i; 0 unless TaskSettings::measure_gradient_norms
 };
 
@@ -62,8 +63,9 @@ class PerTaskLossSums {
   /// compute_metric_scalars().
   std::vector<at::Tensor> get_sums_to_reduce() const;
 
-  /// Returns fp32 [tasks · 2] for make_task_results(): summed cross-entropy and number of correct
-  /// labels of each task. With gradient norms, returns [tasks · 3]: each task's norm follows.
+  /// Returns fp32 [tasks · 2] for make_task_results(): sum of the cross-entropy with the weights of
+  /// labels, and number of correct labels, of each task. With gradient norms, returns [tasks · 3]: each task's norm
+  /// follows.
   at::Tensor compute_metric_scalars() const;
 
  private:
@@ -82,14 +84,13 @@ struct GradNormSettings {
 /// Task weights by GradNorm (Chen et al. 2018, arXiv 1711.02257, algorithm 1), computed on the
 /// host.
 ///
-/// The loss of a step is Σ_i w_i L_i, where L_i is the cross-entropy of task i's label tokens
-/// divided by the number of label tokens of all tasks. G_i is the norm of the gradient of w_i L_i
-/// with respect to W, the scale of the final norm, which is the last parameter shared by all tasks.
-/// The gradient is taken relative to W's value, so it exists for frozen weights too. l_i is the
-/// task's mean loss in this step, and l_i(0) its mean loss in its first step. The ratio r_i = (l_i
-/// / l_i(0)) / mean_j (l_j / l_j(0)) measures how far the task lags behind. The weights follow the
-/// gradient descent of Σ_i |G_i − mean_j(G_j) · r_i^alpha| with constant targets mean_j(G_j) ·
-/// r_i^alpha, and are scaled to sum to the number of tasks. A task without label tokens in a step
+/// The loss of a step is Σ_i w_i L_i, where L_i is the cross-entropy of task i's label tokens, with
+/// their weights, divided by the sum of the weights of all tasks' label tokens. G_i is the norm of the gradient of w_i
+/// L_i with respect to W, the scale of the final norm, which is the last parameter shared by all tasks. The gradient is
+/// taken relative to W's value, so it exists for frozen weights too. l_i is the task's mean loss in this step, and
+/// l_i(0) its mean loss in its first step. The ratio r_i = (l_i / l_i(0)) / mean_j (l_j / l_j(0)) measures how far the
+/// task lags behind. The weights follow the gradient descent of Σ_i |G_i − mean_j(G_j) · r_i^alpha| with constant
+/// targets mean_j(G_j) · r_i^alpha, and are scaled to sum to the number of tasks. A task without label tokens in a step
 /// keeps its weight. Not thread-safe.
 class GradNorm {
  public:

@@ -46,7 +46,7 @@ enum class OptimizerStateDtype {
 
 /// The terms of a loss over text and masks, divided by their normalizers, without their weights.
 struct TextAndMaskLosses {
-  double text = 0;  ///< mean cross-entropy of the label tokens
+  double text = 0;  ///< weighted mean of the cross-entropy of the label tokens
   double bce = 0;   ///< mean binary cross-entropy of the masks' pixels
   double dice = 0;  ///< mean Dice loss of the masks
 };

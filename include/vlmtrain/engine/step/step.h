@@ -86,6 +86,7 @@ struct StepResult {
   // Counts of this rank; after TrainingStep::prepare(), of all ranks, except for num_micro_batches.
   int64_t tokens = 0;  ///< including image tokens
   int64_t label_tokens = 0;
+  double label_weight = 0;  ///< sum of the weights of the label tokens
   int64_t num_media = 0;
   int64_t num_volumes = 0;  ///< volumes among the media
   int64_t samples = 0;

@@ -18,9 +18,9 @@ inline constexpr int64_t kDefaultLossChunkRows = 512;
 /// hidden states.
 struct PerTaskLoss {
   at::Tensor task_one_hot;  ///< fp32 [tasks, labels]: 1 if the label belongs to the task, else 0
-  at::Tensor weights;       ///< fp32 [labels], weight of each label in the loss; undefined: 1
-  /// fp32 [tasks, 2]: sum of the labels' cross-entropy, neither weighted nor divided, and number of
-  /// labels predicted correctly.
+  at::Tensor weights;       ///< fp32 [labels], weight of each label's task in the loss; undefined: 1
+  /// fp32 [tasks, 2]: sum of the labels' cross-entropy times `label_weights`, without the weights of
+  /// tasks and not divided, and number of labels predicted correctly.
   at::Tensor sums;
   /// fp32 [tasks, features], or undefined to skip it: Σ over the task's rows of ∂loss/∂hidden ·
   /// hidden. If each feature of `hidden` were multiplied by a scale, this would be the gradient of
@@ -33,15 +33,17 @@ struct PerTaskLoss {
 /// `hidden` [labels, features] are the hidden states that predict the labels; `weight` [vocabulary,
 /// features]; `labels` int64 [labels]. Logits exist for `chunk_rows` rows at a time. The forward
 /// pass also computes the gradients of `hidden` and `weight`; softmax is computed in fp32. The
-/// result may be differentiated once. `normalizer` is the number of label tokens of the global
-/// batch, so the losses of micro-batches add up. Throws InternalError without labels, or if the
-/// numbers of rows and labels differ.
+/// result may be differentiated once. `label_weights` fp32 [labels] multiply the cross-entropy of
+/// each label; undefined: all 1. `normalizer` is the sum of the label weights of the global batch,
+/// so the losses of micro-batches add up. Throws InternalError without labels, or if the numbers of
+/// rows, labels and weights differ.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                double normalizer, int64_t chunk_rows);
+                                double normalizer, int64_t chunk_rows, const at::Tensor& label_weights = {});
 
-/// Returns the same, with the labels weighted and the sums updated as in `per_task`.
+/// Returns the same, with the labels also weighted and the sums updated as in `per_task`.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                double normalizer, int64_t chunk_rows, const PerTaskLoss& per_task);
+                                double normalizer, int64_t chunk_rows, const PerTaskLoss& per_task,
+                                const at::Tensor& label_weights = {});
 
 /// The loss of predicted masks.
 struct MaskLoss {
