@@ -26,6 +26,8 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   mask_sample.masks = 2;
   mask_sample.num_images_with_masks = 1;
   mask_sample.mask_image_size = 64;
+  SampleShape weighted = tiles;
+  weighted.has_label_weights = true;
   const ShrinkInfo shrunk{.tokens = 900,
                           .pixels = 90,
                           .tokens_after = 800,
@@ -41,9 +43,10 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
                    .id = "a",
                    .task = "vqa"},
       std::nullopt, CachedSample{.fingerprint = 8, .shape = volume, .decode_bytes = 5, .shrink_info = shrunk},
-      CachedSample{.fingerprint = 9, .shape = mask_sample, .decode_bytes = 6}};
+      CachedSample{.fingerprint = 9, .shape = mask_sample, .decode_bytes = 6},
+      CachedSample{.fingerprint = 10, .shape = weighted, .decode_bytes = 9}};
   {
-    SampleIndexCacheWriter writer(file, "key", /*version_hash=*/17, /*samples=*/4);
+    SampleIndexCacheWriter writer(file, "key", /*version_hash=*/17, /*samples=*/5);
     for (const auto& shape : shapes) writer.add(to_cache_line(shape));
     EXPECT_FALSE(std::filesystem::exists(file)) << "not complete yet";
     writer.commit();
@@ -51,9 +54,9 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   EXPECT_EQ(SampleIndexCacheReader(file, "other").num_samples(), 0);
   SampleIndexCacheReader reader(file, "key");
   EXPECT_EQ(reader.version_hash(), 17U);
-  ASSERT_EQ(reader.num_samples(), 4);
+  ASSERT_EQ(reader.num_samples(), 5);
   std::vector<std::optional<CachedSample>> samples;
-  for (int i = 0; i < 4; ++i) samples.push_back(parse_cache_line(reader.next()));
+  for (int i = 0; i < 5; ++i) samples.push_back(parse_cache_line(reader.next()));
   EXPECT_EQ(reader.next(), "") << "the hash is not a line";
   ASSERT_TRUE(samples[0] && samples[2]);
   EXPECT_EQ(samples[0]->fingerprint, 7U);
@@ -65,12 +68,28 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   EXPECT_FALSE(samples[1]);
   EXPECT_EQ(samples[2]->shape, volume);
   EXPECT_EQ(samples[3]->shape, mask_sample);
+  ASSERT_TRUE(samples[4]);
+  EXPECT_EQ(samples[4]->shape, weighted);
   EXPECT_EQ(samples[2]->decode_bytes, 5);
   EXPECT_FALSE(samples[0]->shrink_info);
   EXPECT_EQ(samples[2]->shrink_info, shrunk);
   // Images have the format that caches without volumes had.
   EXPECT_NE(io::read_file(file).find("\n[7,11,20,3,8,1,2,40,50,0,0,9,[],\"a\",\"vqa\",[\"p.png\",\"q.png\"],null]\n"),
             std::string::npos);
+}
+
+/// Everything that the chat template and the loss read decides on the labels of a sample.
+TEST(RecordFingerprint, ChangesWithWeightsCallsAndTools) {
+  const io::Record record{.turns = {{.role = io::Role::kAssistant, .text = "A"}}};
+  std::vector<io::Record> records(6, record);
+  records[1].turns[0].loss_weight = 0;
+  records[2].turns[0].loss_weight = 0.5;
+  records[3].turns[0].fields = {{"tool_calls", "[]"}};
+  records[4].turns[0].has_content = false;
+  records[5].template_variables = {{"tools", "[]"}};
+  std::set<uint64_t> fingerprints;
+  for (const io::Record& each : records) fingerprints.insert(compute_record_fingerprint(each));
+  EXPECT_EQ(fingerprints.size(), records.size());
 }
 
 TEST_F(SampleIndexCacheTest, CopiesLinesThatWereRead) {

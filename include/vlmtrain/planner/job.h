@@ -120,7 +120,8 @@ std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& wor
 
 /// Returns the candidates for the worst global batch: the largest samples by tokens, by rows of
 /// pixels, by label tokens, and by masks if there are any. Among equal samples, the earlier ones
-/// are taken. Duplicate batches are removed. REQUIRES: the shape of at least one sample is known.
+/// are taken. Duplicate batches are removed. If any sample has label weights, all samples of the
+/// batches have them, as in a micro-batch with that sample. REQUIRES: the shape of at least one sample is known.
 std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, int64_t global_batch_size);
 
 /// Returns the number of items of each kind if `count` items are divided in proportion to `shares`,

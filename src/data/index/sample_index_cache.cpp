@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 /// Version of the format. Increase it whenever a sample of an unchanged record and unchanged files
 /// may get another shape.
-constexpr int64_t kCacheFormatVersion = 11;
+constexpr int64_t kCacheFormatVersion = 12;
 
 uint64_t to_nanoseconds(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -70,6 +70,11 @@ void add_rle_to_hash(ContentHash& hash, const io::Rle& rle) {
   for (const int64_t count : rle.counts) hash.add(static_cast<uint64_t>(count));
 }
 
+/// Adds nothing if there are no values.
+void add_template_values_to_hash(ContentHash& hash, const std::vector<io::TemplateValue>& values) {
+  for (const auto& value : values) hash.add(value.name).add(value.json);
+}
+
 void append_file_paths(const io::MediaRef& medium, std::vector<std::string>& files) {
   for (const auto& frame : medium.frames) append_file_paths(frame, files);
   if (!medium.bytes && medium.frames.empty()) files.push_back(medium.path);
@@ -89,7 +94,8 @@ void parse_cached_notices(const Json& json, CachedSample& cached) {
 }
 
 /// Returns a sample as an array. To keep most lines short, the fields of rows that are not RGB
-/// bytes, of masks and of notices are appended only if they are set, in this order.
+/// bytes, of masks, of label weights (true) and of notices are appended only if they are set, in this
+/// order.
 Json to_json_array(const CachedSample& cached) {
   const SampleShape& shape = cached.shape;
   Json grids = Json::array();
@@ -105,6 +111,7 @@ Json to_json_array(const CachedSample& cached) {
     fields.push_back({row.dtype, row.channels, row.depth, shape.num_volumes});
   }
   if (has_masks) fields.push_back({shape.masks, shape.num_images_with_masks, shape.mask_image_size});
+  if (shape.has_label_weights) fields.push_back(true);
   if (!cached.notices.empty()) fields.push_back(notices_to_json(cached));
   return fields;
 }
@@ -128,7 +135,9 @@ CachedSample parse_cached_sample(const Json& json) {
   if (const Json& shrunk = json.at(++i); !shrunk.is_null()) cached.shrink_info = parse_shrink_info(shrunk);
   const bool has_notices = json.back().is_object();
   if (has_notices) parse_cached_notices(json.back(), cached);
-  const size_t end = json.size() - (has_notices ? 1 : 0);
+  size_t end = json.size() - (has_notices ? 1 : 0);
+  shape.has_label_weights = json.at(end - 1).is_boolean();
+  if (shape.has_label_weights) --end;
   if (end > ++i) {
     const Json& volume_fields = json.at(i);
     shape.row.dtype = volume_fields.at(0);
@@ -164,7 +173,11 @@ uint64_t compute_record_fingerprint(const io::Record& record) {
   for (const auto& turn : record.turns) {
     hash.add(static_cast<uint64_t>(turn.role)).add(turn.text);
     for (const size_t mark : turn.literal_placeholder_offsets) hash.add(static_cast<uint64_t>(mark));
+    if (!turn.has_content) hash.add("no content");
+    if (turn.loss_weight != 1) hash.add("weight").add(uint64_t{std::bit_cast<uint32_t>(turn.loss_weight)});
+    add_template_values_to_hash(hash, turn.fields);
   }
+  add_template_values_to_hash(hash, record.template_variables);
   for (const auto* media : {&record.images, &record.videos}) {
     hash.add(media->size());
     for (const auto& medium : *media) add_media_to_hash(hash, medium);

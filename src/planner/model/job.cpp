@@ -91,13 +91,17 @@ std::vector<std::vector<data::SampleShape>> make_worst_steps(const Workload& wor
 
 std::vector<SampleBatch> find_worst_batches(const data::SampleIndex& samples, int64_t global_batch_size) {
   VLMTRAIN_CHECK(samples.shapes.num_known_shapes() > 0, "no samples");
+  const bool has_label_weights = samples.shapes.has_label_weights();
   std::vector<SampleBatch> batches;
   for (const auto& size :
        {data::get_token_sort_key, data::get_pixel_sort_key, data::get_label_sort_key, data::get_mask_sort_key}) {
     const auto largest = data::find_largest_samples(samples.shapes, size, global_batch_size);
     if (size == data::get_mask_sort_key && samples.shapes.at(largest.front()).masks == 0) continue;
     SampleBatch batch{.shapes = {}, .first_sample_id = std::string(samples.ids[largest.front()])};
-    for (const int64_t index : largest) batch.shapes.push_back(samples.shapes.at(index));
+    for (const int64_t index : largest) {
+      batch.shapes.push_back(samples.shapes.at(index));
+      batch.shapes.back().has_label_weights = has_label_weights;
+    }
     const bool is_duplicate = std::ranges::find(batches, batch.shapes, &SampleBatch::shapes) != batches.end();
     if (!is_duplicate) batches.push_back(std::move(batch));
   }

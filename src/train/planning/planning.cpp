@@ -35,6 +35,16 @@ double compute_mean_samples_per_pack(const data::SampleOrder& order) {
   return samples / packs;
 }
 
+/// Gives all samples label weights, since one sample with them gives all labels of its micro-batch a
+/// weight.
+void set_label_weights(std::vector<data::ShapesByRank>& steps) {
+  for (auto& shapes_by_rank : steps) {
+    for (auto& shapes : shapes_by_rank) {
+      for (data::SampleShape& shape : shapes) shape.has_label_weights = true;
+    }
+  }
+}
+
 }  // namespace
 
 std::optional<engine::TextAndMaskLossWeights> get_mask_loss_weights(const Config& config) {
@@ -96,6 +106,7 @@ planner::Workload make_workload(const data::SampleIndex& sample_index, const dat
   workload.sampled_steps = data::simulate_steps(order, sample_index.shapes, workload.global_batch_size,
                                                 planner::compute_num_sampled_steps(samples), workload.world_size);
   workload.worst_batches = planner::find_worst_batches(sample_index, samples);
+  if (sample_index.shapes.has_label_weights()) set_label_weights(workload.sampled_steps);
   return workload;
 }
 

@@ -112,6 +112,18 @@ std::vector<int64_t> get_tokens(const SampleBatch& batch) {
   return tokens;
 }
 
+/// Any micro-batch may have the sample with label weights.
+TEST(WorstBatchesTest, OneSampleWithLabelWeightsGivesThemToAll) {
+  std::vector<NamedShape> samples{sample("long", 100, 0, 2), sample("small", 10, 1, 1), sample("weighted", 5, 0, 1)};
+  for (const SampleBatch& batch : find_worst_batches(make_outlines(samples), 2)) {
+    for (const auto& shape : batch.shapes) EXPECT_FALSE(shape.has_label_weights);
+  }
+  samples.back().shape.has_label_weights = true;
+  for (const SampleBatch& batch : find_worst_batches(make_outlines(samples), 2)) {
+    for (const auto& shape : batch.shapes) EXPECT_TRUE(shape.has_label_weights);
+  }
+}
+
 TEST(WorstBatchesTest, ContainTheLargestByTokensTilesAndLabels) {
   const auto batches = find_worst_batches(make_outlines({sample("small", 10, 1, 1), sample("long", 100, 0, 2),
                                                          sample("pictures", 50, 9, 3), sample("answers", 60, 2, 40)}),
