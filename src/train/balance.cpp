@@ -240,11 +240,13 @@ void TaskBalancer::update(const std::vector<engine::TaskResult>& results, const 
   for (size_t task = 0; task < results.size(); ++task) {
     const engine::TaskResult& result = results[task];
     if (result.counts.samples == 0) continue;
-    metrics.tasks[tasks_.names()[task]] = {.loss = result.loss,
-                                           .label_tokens = result.counts.label_tokens,
-                                           .samples = result.counts.samples,
-                                           .weight = weights.empty() ? 1.0 : weights[task],
-                                           .accuracy = result.accuracy};
+    metrics.tasks[tasks_.names()[task]] = {
+        .loss = result.loss,
+        .label_tokens = result.counts.label_tokens,
+        .label_weight = report::make_label_weight(result.counts.label_tokens, result.counts.label_weight),
+        .samples = result.counts.samples,
+        .weight = weights.empty() ? 1.0 : weights[task],
+        .accuracy = result.accuracy};
   }
   if (gradnorm_ && !metrics.skipped) {
     gradnorm_observations_.push_back({.step = metrics.step, .results = results, .weights = weights});

@@ -125,6 +125,10 @@ TEST(InspectionTest, JsonIsComplete) {
   EXPECT_EQ(json["same_samples"]["repeated"], 2);
   EXPECT_EQ(json["histograms"]["images"]["bins"].dump(), "[[0,0,1],[1,1,1],[2,2,1]]");
   EXPECT_EQ(json["shown"][0]["label_spans"].dump(), "[[32,40]]");
+  EXPECT_FALSE(json["shown"][0].contains("label_weights"));
+  Inspection weighted = make_example();
+  weighted.sample_previews[0].rendered_chat.answer_weights = {0.5};
+  EXPECT_EQ(weighted.to_json()["shown"][0]["label_weights"].dump(), "[0.5]");
   EXPECT_EQ(json["largest"][0]["predicted_bytes"], nullptr);
   EXPECT_EQ(json["packs"], nullptr);
 }
@@ -245,6 +249,8 @@ TEST(HistogramSvgTest, EachBinHasABarAndACount) {
 TEST(MarkAnswersTest, AnswersAreMarked) {
   const text::RenderedChat chat{.text = "Q: a A: b Q: c A: d", .answers = {{8, 9}, {18, 19}}};
   EXPECT_EQ(highlight_answers(chat), "Q: a A: ⟦b⟧ Q: c A: ⟦d⟧");
+  const text::RenderedChat weighted{.text = chat.text, .answers = chat.answers, .answer_weights = {0.3F, 1}};
+  EXPECT_EQ(highlight_answers(weighted), "Q: a A: ⟦b⟧×0.3 Q: c A: ⟦d⟧");
 }
 
 }  // namespace

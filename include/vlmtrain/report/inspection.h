@@ -169,8 +169,9 @@ std::string format_inspection_headline(const Inspection& inspection);
 /// with a line break.
 std::string format_inspection(const Inspection& inspection, const TextStyle& style);
 
-/// Returns the rendered text with `open` and `close` around the responses that are trained on.
-/// `escape`, if not null, is applied to each piece of the text.
+/// Returns the rendered text with `open` and `close` around the responses that are trained on. After
+/// `close`, writes "×0.5" for a response with the weight 0.5. `escape`, if not null, is applied to each piece of the
+/// text.
 std::string highlight_answers(const text::RenderedChat& chat, std::string_view open = "⟦", std::string_view close = "⟧",
                               std::string (*escape)(std::string_view) = nullptr);
 

@@ -55,6 +55,13 @@ inline int64_t get_integer_or_zero(const nlohmann::json& object, const char* key
   return entry != object.end() && entry->is_number() ? entry->get<int64_t>() : 0;
 }
 
+/// Returns the weight of a mean loss in a mean over steps: the sum of its label tokens' weights
+/// ("label_weight"), which are all 1 if the field is missing ("label_tokens").
+inline double get_label_weight(const nlohmann::json& object) {
+  const double weight = get_number_or_nan(object, "label_weight");
+  return weight > 0 ? weight : static_cast<double>(get_integer_or_zero(object, "label_tokens"));
+}
+
 /// Returns the string; empty if the field is missing or not a string.
 inline std::string get_string_or_empty(const nlohmann::json& object, const char* key) {
   const auto entry = object.find(key);

@@ -12,10 +12,16 @@
 
 namespace vlmtrain::report {
 
+/// Returns the sum of the label tokens' weights as metrics have it: nullopt if all are 1.
+inline std::optional<double> make_label_weight(int64_t label_tokens, double weight_sum) {
+  return weight_sum == static_cast<double>(label_tokens) ? std::nullopt : std::optional(weight_sum);
+}
+
 /// The samples of one task in a step.
 struct TaskMetrics {
-  double loss = 0;  ///< mean over its label tokens
+  double loss = 0;  ///< weighted mean over its label tokens
   int64_t label_tokens = 0;
+  std::optional<double> label_weight{};  ///< sum of the weights of the label tokens; nullopt if all are 1
   int64_t samples = 0;
   double weight = 1;                 ///< weight of its loss in the loss of the step
   std::optional<double> accuracy{};  ///< fraction of its label tokens to which the model gives the highest probability
@@ -52,7 +58,7 @@ nlohmann::ordered_json metrics_to_json(const AnswerMetrics& metrics);
 
 /// The scores of one task, or of all samples, in an evaluation.
 struct EvaluationScore {
-  double loss = 0;  ///< mean over the label tokens
+  double loss = 0;  ///< weighted mean over the label tokens
   int64_t label_tokens = 0;
   int64_t samples = 0;
   /// Fraction of the generated answers that equal the expected ones; nullopt without answers.
@@ -81,7 +87,7 @@ struct StepMetrics {
   int64_t step = 0;                               ///< from 1
   int64_t total_steps = 0;                        ///< of the run; 0 if unknown
   double epoch = 0;                               ///< passes over the data set after this step
-  double loss = 0;                                ///< mean over the label tokens of the global batch
+  double loss = 0;                                ///< weighted mean over the label tokens of the global batch
   double learning_rate = 0;                       ///< of the language model
   std::optional<double> vision_learning_rate;     ///< nullopt if the vision tower is frozen
   std::optional<double> projector_learning_rate;  ///< nullopt if the projector is frozen
@@ -90,8 +96,9 @@ struct StepMetrics {
   double grad_norm = 0;                           ///< before clipping
   int64_t tokens = 0;
   int64_t label_tokens = 0;
-  int64_t num_media = 0;    ///< images, videos and volumes
-  int64_t num_volumes = 0;  ///< volumes among the media
+  std::optional<double> label_weight;  ///< sum of the weights of the label tokens; nullopt if all are 1
+  int64_t num_media = 0;               ///< images, videos and volumes
+  int64_t num_volumes = 0;             ///< volumes among the media
   int64_t samples = 0;
   int64_t num_micro_batches = 0;
   std::vector<int64_t> micro_batch_sizes;  ///< samples of each micro-batch, in order

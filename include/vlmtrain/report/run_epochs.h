@@ -32,12 +32,12 @@ class EpochSummaries {
  private:
   /// The sums over the label tokens of a task or of all samples.
   struct LossSums {
-    double loss = 0;                     // sum of mean loss · label tokens
-    int64_t num_finite_loss_tokens = 0;  // label tokens of the steps with a finite loss
+    double loss = 0;                // sum of mean loss · weight of the label tokens
+    double finite_loss_weight = 0;  // weight of the label tokens of the steps with a finite loss
     int64_t label_tokens = 0;
     int64_t samples = 0;
 
-    /// Adds the values of a step: {"loss", "label_tokens", "samples"}.
+    /// Adds the values of a step: {"loss", "label_tokens", "label_weight", "samples"}.
     void add(const nlohmann::json& values);
     /// Returns the mean loss; null without finite losses.
     nlohmann::ordered_json mean_loss_to_json() const;

@@ -138,14 +138,15 @@ std::string format_prompt_json(const models::Processor& processor, const io::Rec
   auto answer_spans = nlohmann::ordered_json::array();
   for (const text::TextSpan& answer : chat.answers) answer_spans.push_back({answer.begin, answer.end});
   const text::ChatTemplate& chat_template = processor.chat_template();
-  return io::to_json_string(
-      nlohmann::ordered_json{{"text", chat.text},
-                             {"label_spans", answer_spans},
-                             {"token_ids", sample.token_ids},
-                             {"is_label", std::vector<int>(sample.label_mask.begin(), sample.label_mask.end())},
-                             {"image_tokens", sample.image_token_positions.size()},
-                             {"chat_template", chat_template.source().name},
-                             {"end_of_turn", chat_template.end_of_turn_token()}});
+  nlohmann::ordered_json json{{"text", chat.text},
+                              {"label_spans", answer_spans},
+                              {"token_ids", sample.token_ids},
+                              {"is_label", std::vector<int>(sample.label_mask.begin(), sample.label_mask.end())},
+                              {"image_tokens", sample.image_token_positions.size()},
+                              {"chat_template", chat_template.source().name},
+                              {"end_of_turn", chat_template.end_of_turn_token()}};
+  if (!chat.answer_weights.empty()) json["label_weights"] = chat.answer_weights;
+  return io::to_json_string(json);
 }
 
 }  // namespace vlmtrain::app

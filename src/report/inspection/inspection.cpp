@@ -162,6 +162,7 @@ ordered_json make_samples_json(const Inspection& inspection) {
     entry.update(make_json(sample.shape));
     entry["text"] = sample.rendered_chat.text;
     entry["label_spans"] = std::move(spans);
+    if (const auto& weights = sample.rendered_chat.answer_weights; !weights.empty()) entry["label_weights"] = weights;
     entry["label_text"] = sample.label_text;
     entry["media"] = std::move(media_json);
     io::add_field_aliases(entry, {{"label_text", "learnt"}, {"media", "pictures"}});

@@ -378,11 +378,13 @@ std::string highlight_answers(const text::RenderedChat& chat, std::string_view o
     text += escape == nullptr ? std::string(piece) : escape(piece);
   };
   size_t position = 0;
-  for (const text::TextSpan& answer : chat.answers) {
+  for (size_t i = 0; i < chat.answers.size(); ++i) {
+    const text::TextSpan& answer = chat.answers[i];
     add(position, answer.begin);
     text += open;
     add(answer.begin, answer.end);
     text += close;
+    if (!chat.answer_weights.empty() && chat.answer_weights[i] != 1) text += fmt::format("×{}", chat.answer_weights[i]);
     position = answer.end;
   }
   add(position, chat.text.size());

@@ -32,6 +32,7 @@ nlohmann::ordered_json tasks_to_json(const std::map<std::string, TaskMetrics>& t
                   {"samples", task.samples},
                   {"weight", task.weight},
                   {"accuracy", optional_to_json(task.accuracy)}};
+    if (task.label_weight) json[name]["label_weight"] = *task.label_weight;
   }
   return json;
 }
@@ -128,6 +129,7 @@ std::string StepMetrics::to_json_line() const {
                               {"tasks", tasks_to_json(tasks)}};
   io::add_field_aliases(json, {{"forecast_splits", "foreseen_splits"}});
   if (num_volumes > 0) json["volumes"] = num_volumes;
+  if (label_weight) json["label_weight"] = *label_weight;
   if (mask_learning_rate) json["mask_learning_rate"] = *mask_learning_rate;
   if (loss_components) {
     json["loss_parts"] = {

@@ -32,13 +32,13 @@ void EpochSummaries::LossSums::add(const nlohmann::json& values) {
   samples += get_integer_or_zero(values, "samples");
   const double mean = get_number_or_nan(values, "loss");
   if (!std::isfinite(mean) || tokens <= 0) return;
-  loss += mean * static_cast<double>(tokens);
-  num_finite_loss_tokens += tokens;
+  const double weight = get_label_weight(values);
+  loss += mean * weight;
+  finite_loss_weight += weight;
 }
 
 nlohmann::ordered_json EpochSummaries::LossSums::mean_loss_to_json() const {
-  return num_finite_loss_tokens > 0 ? nlohmann::ordered_json(loss / static_cast<double>(num_finite_loss_tokens))
-                                    : nlohmann::ordered_json();
+  return finite_loss_weight > 0 ? nlohmann::ordered_json(loss / finite_loss_weight) : nlohmann::ordered_json();
 }
 
 std::vector<nlohmann::ordered_json> EpochSummaries::add(const nlohmann::json& line) {

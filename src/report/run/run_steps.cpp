@@ -167,7 +167,7 @@ void RunSteps::add_task_values(size_t bin, const std::string& name, const nlohma
   const int64_t label_tokens = get_integer_or_zero(values, "label_tokens");
   const double loss = get_number_or_nan(values, "loss");
   const double accuracy = get_number_or_nan(values, "accuracy");
-  task.loss.add(bin, loss, static_cast<double>(label_tokens));
+  task.loss.add(bin, loss, get_label_weight(values));
   task.accuracy.add(bin, accuracy, static_cast<double>(label_tokens));
   task.samples += get_integer_or_zero(values, "samples");
   task.label_tokens += label_tokens;

@@ -21,6 +21,8 @@ PendingStepReport::PendingStepReport(const PlannedStep& step, const CompletedSte
   metrics.step = step.step;
   metrics.tokens = completed_step.result.tokens;
   metrics.label_tokens = completed_step.result.label_tokens;
+  metrics.label_weight =
+      report::make_label_weight(completed_step.result.label_tokens, completed_step.result.label_weight);
   metrics.num_media = completed_step.result.num_media;
   metrics.num_volumes = completed_step.result.num_volumes;
   metrics.samples = completed_step.result.samples;
