@@ -7,7 +7,6 @@ namespace vlmtrain::e2e {
 
 namespace {
 
-using nlohmann::json;
 using testing::Each;
 using testing::HasSubstr;
 
@@ -75,7 +74,7 @@ TEST_F(DocumentsTest, PlansRunsWithDocuments) {
   const Result result =
       run({"plan", "--config", "train.yaml", "--gpu-gb", "24", "--json", "data.text_window_tokens=100"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(json::parse(result.out)["fits"], true);
+  EXPECT_EQ(nlohmann::json::parse(result.out)["fits"], true);
   EXPECT_THAT(result.err, HasSubstr("1 text longer than 100 tokens is split into windows"));
 }
 
@@ -106,7 +105,7 @@ TEST_F(DocumentsTest, EvaluationGivesDocumentsALossAndNoAnswer) {
   train_well({"training.max_steps=1"});
   const Result result = run({"eval", "--config", "train.yaml", "--checkpoint", "run/checkpoints/step-1", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto scores = json::parse(result.out);
+  const auto scores = nlohmann::json::parse(result.out);
   EXPECT_EQ(scores["samples"], 16) << scores.dump();
 }
 

@@ -56,7 +56,7 @@ TEST(DocumentText, EosTokenOfTheTokenizerEndsDocuments) {
   const data::Sample sample = processor->process_headers(make_document("A text."), 0);
   EXPECT_EQ(processor->tokenizer().decode(sample.token_ids, false), "A text.<|im_end|>");
   EXPECT_EQ(sample.label_tokens(), sample.tokens() - 1) << "no token precedes the first one";
-  copy.edit("tokenizer_config.json", [](auto& json) { json["eos_token"] = "<|endoftext|>"; });
+  copy.edit("tokenizer_config.json", [](auto& config) { config["eos_token"] = "<|endoftext|>"; });
   const auto changed = load_processor(copy.path(), {});
   EXPECT_EQ(changed->tokenizer().decode(changed->process_headers(make_document("A text."), 0).token_ids, false),
             "A text.<|endoftext|>");
@@ -71,16 +71,16 @@ TEST(DocumentText, TokensOfThePostProcessorAreKept) {
     return processor->tokenizer().decode(sample.token_ids, false);
   };
   EXPECT_EQ(get_tokens(), "<bos>A text.<eos>");
-  copy.edit("tokenizer.json", [](auto& json) {
-    json["post_processor"] = {{"type", "TemplateProcessing"},
-                              {"single",
-                               {{{"SpecialToken", {{"id", "<bos>"}, {"type_id", 0}}}},
-                                {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
-                                {{"SpecialToken", {{"id", "<eos>"}, {"type_id", 0}}}}}},
-                              {"pair", nlohmann::json::array()},
-                              {"special_tokens",
-                               {{"<bos>", {{"id", "<bos>"}, {"ids", {2}}, {"tokens", {"<bos>"}}}},
-                                {"<eos>", {{"id", "<eos>"}, {"ids", {1}}, {"tokens", {"<eos>"}}}}}}};
+  copy.edit("tokenizer.json", [](auto& config) {
+    config["post_processor"] = {{"type", "TemplateProcessing"},
+                                {"single",
+                                 {{{"SpecialToken", {{"id", "<bos>"}, {"type_id", 0}}}},
+                                  {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                                  {{"SpecialToken", {{"id", "<eos>"}, {"type_id", 0}}}}}},
+                                {"pair", nlohmann::json::array()},
+                                {"special_tokens",
+                                 {{"<bos>", {{"id", "<bos>"}, {"ids", {2}}, {"tokens", {"<bos>"}}}},
+                                  {"<eos>", {{"id", "<eos>"}, {"ids", {1}}, {"tokens", {"<eos>"}}}}}}};
   });
   EXPECT_EQ(get_tokens(), "<bos>A text.<eos>") << "the post-processor writes the end";
 }
