@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "io/record/json_values.h"
-#include "io/record/media_refs.h"
+#include "io/record/media/media_refs.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "io/record/media_slots.h"
+#include "io/record/media/media_slots.h"
 #include "io/record/objects/box_text.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"

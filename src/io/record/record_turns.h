@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "io/record/keys/record_keys.h"
-#include "io/record/media_refs.h"
-#include "io/record/media_slots.h"
+#include "io/record/media/media_refs.h"
+#include "io/record/media/media_slots.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 

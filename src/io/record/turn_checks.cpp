@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "io/record/media_refs.h"
+#include "io/record/media/media_refs.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::io {

@@ -9,7 +9,7 @@
 #include "io/record/json_values.h"
 #include "io/record/keys/key_refusals.h"
 #include "io/record/keys/key_values.h"
-#include "io/record/media_refs.h"
+#include "io/record/media/media_refs.h"
 #include "io/record/notices.h"
 #include "io/record/tool_turns.h"
 #include "vlmtrain/base/error.h"

@@ -1,4 +1,4 @@
-#include "io/record/media_slots.h"
+#include "io/record/media/media_slots.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "io/record/media_refs.h"
+#include "io/record/media/media_refs.h"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "io/record/media_slots.h"
+#include "io/record/media/media_slots.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 

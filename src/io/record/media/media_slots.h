@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "io/record/media_refs.h"
+#include "io/record/media/media_refs.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {

@@ -1,4 +1,4 @@
-#include "io/record/record_media.h"
+#include "io/record/media/record_media.h"
 
 #include <nlohmann/json.hpp>
 
