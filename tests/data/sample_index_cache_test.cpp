@@ -80,7 +80,8 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
 
 /// Everything that the chat template and the loss read decides on the labels of a sample.
 TEST(RecordFingerprint, ChangesWithWeightsCallsAndTools) {
-  const io::Record record{.turns = {{.role = io::Role::kAssistant, .text = "A"}}};
+  io::Record record;
+  record.turns = {{.role = io::Role::kAssistant, .text = "A"}};
   std::vector<io::Record> records(6, record);
   records[1].turns[0].loss_weight = 0;
   records[2].turns[0].loss_weight = 0.5;

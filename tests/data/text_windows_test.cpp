@@ -58,7 +58,7 @@ TEST(RecordWindows, EachWindowIsARecord) {
     ASSERT_TRUE(window.window);
     EXPECT_EQ(window.window->index, i);
     EXPECT_EQ(window.window->first_token(), 3 * i);
-    EXPECT_EQ(window.turns, base->at(1).turns);
+    EXPECT_EQ(window.turns.at(0).text, "abcdefg");
     EXPECT_EQ(window.id, fmt::format("abcdefg, window {}", i + 1));
     EXPECT_EQ(window.location, fmt::format("line 1, window {} of 2", i + 1));
   }

@@ -19,7 +19,7 @@ namespace vlmtrain::models {
 /// Writes the names, boxes and points of one record as the model reads them. Before the chat
 /// template is applied, insert_tokens() replaces each part that depends on the images by a token of
 /// private-use characters; write() replaces the tokens by texts when the sizes of the images are
-/// known. Refers to the record, which must outlive it. Immutable.
+/// known. Refers to the record, which must outlive it. Not thread-safe.
 class ObjectWriter {
  public:
   ObjectWriter(const io::Record& record, BoxFormat format, const data::BoxConversion& conversion);
