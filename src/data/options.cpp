@@ -175,9 +175,10 @@ void declare_options(OptionTable& table, DataOptions& options) {
             std::optional{allow_auto(between<int64_t>(16, 8192))});
   table.add(
       "data.augment", options.augment,
-      "Random augmentation of images with their masks and boxes during training. `{flip: 0.5, rotation: 10, brightness: 0.2}` "
+      "Random augmentation of images with their masks and boxes during training. `{flip: 0.5, rotation: 10, "
+      "brightness: 0.2}` "
       "mirrors half of the images left to right, rotates each by up to 10 degrees either way and makes it up to 20 % "
-      "brighter or darker. Empty: none. Texts are not changed: omit flip if they mention left or right.",
+      "brighter or darker. Empty: none. Words are not changed: omit flip if texts mention left or right.",
       std::optional{make_augment_check()});
   table.add("data.video_fps", options.video_fps,
             "Number of frames sampled per second of video. A folder of frames has no frame rate: all its frames are "
