@@ -19,7 +19,7 @@ class DocumentsTest : public CommandTest {
     auto mixed = records();
     std::string long_text;
     for (int i = 0; i < 120; ++i) long_text += "Sentence " + std::to_string(i) + ". ";
-    mixed.push_back({{"id", "text"}, {"text", "A short text <image> without images."}});
+    mixed.push_back({{"id", "text"}, {"text", "A short text without images."}});
     mixed.push_back({{"id", "book"}, {"text", long_text}});
     mixed.push_back(
         {{"id", "page"}, {"texts", {"Before.", nullptr, "After."}}, {"images", {nullptr, image(0), nullptr}}});
