@@ -54,7 +54,7 @@ TEST_F(BoxesTest, AreTrainedScoredAndDrawn) {
 TEST_F(BoxesTest, InspectShowsThemAsTheModelGetsThem) {
   const auto result = run({"inspect", "--config", "train.yaml", "--json", "--html", "inspect.html"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  const auto sample = nlohmann::json::parse(result.out)["samples"][0];
+  const auto sample = nlohmann::json::parse(result.out)["shown"][0];
   EXPECT_THAT(sample["label_text"].get<std::string>(), HasSubstr("[100, 200, 500, 900]"));
   for (const auto& medium : sample["media"]) {
     const double width = medium["width"], height = medium["height"];
