@@ -1,6 +1,7 @@
 #include "vlmtrain/report/run_report.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -16,7 +17,11 @@
 namespace vlmtrain::report {
 namespace {
 
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 
 TEST(RunReportTest, ANewRunHasAPage) {
@@ -51,6 +56,41 @@ TEST(RunReportTest, AnUnexpectedPipeIsReported) {
       EXPECT_THAT(error.what(), HasSubstr(name + " is a named pipe"));
     }
   }
+}
+
+TEST(RunReportTest, FilesThatAreDamagedAreReported) {
+  const RunFolder run;
+  run.append_steps(1, 2, 5);
+  EXPECT_THAT(write_run_report(run.path()), IsEmpty());
+  run.append("metrics.jsonl", "{\"step\": 3, \"loss\"\n");
+  run.append_steps(4, 4, 5);
+  run.append("metrics.jsonl", "4.5\n{\"step\": 5");  // the last line may still be written
+  run.write("events.jsonl", "\n[]\n");
+  run.write("plan.json", "{\"device\": ");
+  run.write("ledger.json", "[]");
+  const std::string folder = run.path().string();
+  EXPECT_THAT(write_run_report(run.path()),
+              ElementsAre(folder + "/metrics.jsonl: 2 lines are damaged, the first is line 3; the page lacks them",
+                          folder + "/events.jsonl: line 2 is damaged; the page lacks it",
+                          folder + "/plan.json: is not a JSON object; the page lacks it",
+                          folder + "/ledger.json: is not a JSON object; the page lacks it"));
+  EXPECT_EQ(render_and_parse(run)["summary"]["step"], 4);
+}
+
+TEST(RunReportTest, FilesThatCannotBeOpenedAreReported) {
+  const RunFolder run;
+  run.write("config.yaml", "model:\n  path: m\n");
+  for (const char* const name : {"metrics.jsonl", "predictions.jsonl"}) {
+    std::filesystem::create_symlink(name, run.path() / name);  // a link to itself, which no user can open
+  }
+  EXPECT_THAT(write_run_report(run.path()),
+              ElementsAre(AllOf(HasSubstr("metrics.jsonl: cannot be read ("), HasSubstr("the page lacks it")),
+                          HasSubstr("predictions.jsonl: cannot be read (")));
+  if (geteuid() == 0) return;  // root may read each file
+  std::filesystem::remove(run.path() / "metrics.jsonl");
+  run.append_steps(1, 2, 5);
+  std::filesystem::permissions(run.path() / "metrics.jsonl", std::filesystem::perms::none);
+  EXPECT_THAT(write_run_report(run.path()), Contains(HasSubstr("metrics.jsonl: cannot be read (Permission denied)")));
 }
 
 TEST(RunReportTest, EachStepIsAPointOfAShortRun) {

@@ -26,9 +26,13 @@ class JsonLinesFollower {
 
   /// Calls `callback` with each JSON object among the complete lines that were appended after the
   /// last call. Skips lines that are not objects. A last line without line break is read once it is
-  /// complete. Does nothing if the file does not exist. Throws UserError (kBadData) if the path is
-  /// not a regular file.
+  /// complete. Does nothing if the file does not exist or cannot be opened. Throws UserError
+  /// (kBadData) if the path is not a regular file.
   void read(const std::function<void(const nlohmann::json& object)>& callback);
+
+  /// Returns why the page lacks lines of the file, such as "runs/a/metrics.jsonl: line 7 is
+  /// damaged; the page lacks it"; empty if read() has read all of its complete lines.
+  std::string describe_problem() const;
 
   /// Returns whether the file was replaced, removed or truncated after the last read(), so that the
   /// lines read are obsolete. Returns false before the first line was read.
@@ -38,6 +42,10 @@ class JsonLinesFollower {
   std::filesystem::path path_;
   std::streamoff read_offset_ = 0;  // end of the lines read so far
   ino_t inode_ = 0;                 // of the file read last; 0: none
+  std::string open_error_;          // why the last read() could not open the file; empty: it could
+  int64_t num_lines_ = 0;           // lines read so far
+  int64_t num_damaged_lines_ = 0;
+  int64_t first_damaged_line_ = 0;  // number of the line, from 1
 };
 
 // The following functions read a field of a file that may be damaged or written by another program

@@ -6,7 +6,7 @@ namespace vlmtrain::app {
 
 ExitCode report(const ReportArguments& arguments) {
   init_logging(/*quiet=*/false);
-  report::write_run_report(arguments.folder);
+  for (const std::string& problem : report::write_run_report(arguments.folder)) spdlog::warn("{}", problem);
   spdlog::info("{}/report.html: written", arguments.folder);
   return ExitCode::kSuccess;
 }

@@ -2,6 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
 #include <iterator>
@@ -10,6 +12,8 @@
 #include "report/run/run_events.h"
 #include "report/run/run_steps.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
@@ -71,16 +75,38 @@ class CachedFile {
 
   const nlohmann::json& value() {
     const double time = get_modified_time(path_);
-    if (time != modified_time_) parsed_content_ = time > 0 ? parse_function_(io::read_file(path_)) : nlohmann::json();
+    if (time != modified_time_) {
+      parsed_content_ = nlohmann::json();
+      read_error_.clear();
+      if (time > 0) read();
+    }
     modified_time_ = time;
     return parsed_content_;
   }
 
+  /// Returns why the page lacks the file; empty if value() has read it or it does not exist.
+  std::string describe_problem() const {
+    if (!read_error_.empty()) return read_error_;
+    return modified_time_ > 0 && parsed_content_.is_null()
+               ? fmt::format("{}: is not a JSON object; the page lacks it", to_printable(path_.string()))
+               : "";
+  }
+
  private:
+  void read() {
+    try {
+      parsed_content_ = parse_function_(io::read_file(path_));
+    } catch (const UserError& error) {
+      if (!describe_non_regular_file(path_).empty()) throw;
+      read_error_ = fmt::format("{}; the page lacks it", error.what());
+    }
+  }
+
   fs::path path_;
   ParseFunction parse_function_;
   double modified_time_ = 0;
   nlohmann::json parsed_content_;
+  std::string read_error_;
 };
 
 /// Returns the content as JSON; null if it is not an object.
@@ -159,6 +185,16 @@ struct RunReport::State {
     prediction_follower.read([this](const auto& line) { predictions.add(line); });
   }
 
+  /// Returns what the page lacks because a file cannot be read.
+  std::vector<std::string> describe_problems() const {
+    std::vector<std::string> problems{
+        step_follower.describe_problem(), event_follower.describe_problem(), prediction_follower.describe_problem(),
+        plan.describe_problem(),          ledger.describe_problem(),         environment.describe_problem(),
+        config.describe_problem()};
+    std::erase(problems, "");
+    return problems;
+  }
+
   /// Returns the names of the parent folder and the folder, since many runs are called "run".
   std::string name() const { return (folder.parent_path().filename() / folder.filename()).string(); }
 
@@ -232,11 +268,18 @@ std::string RunReport::render_html() {
                                             read_resource("run_sections.js") + read_resource("run_report.js")}});
 }
 
+std::vector<std::string> RunReport::describe_problems() const {
+  return state_->describe_problems();
+}
+
 void RunReport::write() {
   io::write_file(state_->folder / "report.html", render_html());
 }
 
-std::string render_run_report(const fs::path& run_dir) {
+namespace {
+
+/// Throws UserError (kUsage) if `run_dir` is not a run folder.
+void check_run_folder(const fs::path& run_dir) {
   if (!fs::is_directory(run_dir)) {
     throw usage_error("{}: is not a folder; pass the output.dir of a run", run_dir.string());
   }
@@ -245,11 +288,20 @@ std::string render_run_report(const fs::path& run_dir) {
                    [&](const char* file) { return fs::exists(run_dir / file); })) {
     throw usage_error("{}: has no config.yaml or metrics.jsonl; pass the output.dir of a run", run_dir.string());
   }
+}
+
+}  // namespace
+
+std::string render_run_report(const fs::path& run_dir) {
+  check_run_folder(run_dir);
   return RunReport(run_dir).render_html();
 }
 
-void write_run_report(const fs::path& run_dir) {
-  io::write_file(make_absolute_path(run_dir) / "report.html", render_run_report(run_dir));
+std::vector<std::string> write_run_report(const fs::path& run_dir) {
+  check_run_folder(run_dir);
+  RunReport run_report(run_dir);
+  run_report.write();
+  return run_report.describe_problems();
 }
 
 }  // namespace vlmtrain::report
