@@ -36,6 +36,18 @@ TEST(PlanMemoryTest, NothingIsFreeWhereItDoesNotFit) {
   EXPECT_EQ(compute_shortfall_bytes(plan), 7'100'000'000);
 }
 
+TEST(PlanMemoryTest, ModelsWithoutAVisionTowerHaveNoVisionRow) {
+  const auto has_vision_row = [](const planner::Plan& plan) {
+    return std::ranges::any_of(make_memory_rows(plan),
+                               [](const MemoryRow& row) { return row.name == "vision activations"; });
+  };
+  planner::Plan plan = make_example_plan();
+  plan.detail.peak.bytes_by_component[static_cast<size_t>(memory::Component::kVision)] = 0;
+  EXPECT_TRUE(has_vision_row(plan)) << "a vision tower that the peak does not contain";
+  plan.detail.num_vision_blocks = 0;
+  EXPECT_FALSE(has_vision_row(plan));
+}
+
 /// Returns the half columns that a bar fills: 'x' or ' '.
 std::string to_half_columns(const std::string& bar) {
   std::string text;

@@ -45,6 +45,21 @@ TEST(PlanTextTest, HeadlineReportsRanksAndRecomputation) {
   EXPECT_THAT(format_plan_headline(plan), HasSubstr(", recomputing all blocks"));
 }
 
+TEST(PlanTextTest, ModelsWithoutAVisionTowerHaveNoVisionWords) {
+  planner::Plan plan = make_example_plan();
+  EXPECT_THAT(format_plan(plan, {}), HasSubstr("27 vision and 24 language blocks"));
+  plan.detail.num_vision_blocks = 0;
+  plan.detail.peak.bytes_by_component[static_cast<size_t>(memory::Component::kVision)] = 0;
+  plan.best_estimate.step_config.recompute = {.vision = 0, .language = 12};
+  plan.alternatives.clear();
+  plan.job.frozen_parts = {};
+  plan.model = "qwen3-0.6b";
+  const std::string text = format_plan(plan, {});
+  EXPECT_THAT(text, HasSubstr("micro-batch x accumulation; 24 language blocks"));
+  EXPECT_THAT(text, HasSubstr("loss in chunks of"));
+  EXPECT_THAT(text, Not(HasSubstr("vision")));
+}
+
 TEST(PlanTextTest, HeadlineForAPlanThatDoesNotFit) {
   EXPECT_EQ(format_plan_headline(make_unfit_example_plan()),
             "does not fit: full fine-tuning of smolvlm-500m needs at least 20.6 GB (micro-batch 1, recomputing all "

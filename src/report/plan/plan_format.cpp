@@ -18,6 +18,11 @@ namespace {
 
 using memory::Component;
 
+/// Returns whether the model has a vision tower; text-only models have none.
+bool has_vision_tower(const planner::DryRunDetail& detail) {
+  return detail.num_vision_blocks > 0;
+}
+
 /// Returns "vision all" or "vision 9".
 std::string format_recomputed_tower(const char* tower, int64_t num_recomputed_blocks, int64_t num_blocks) {
   return num_recomputed_blocks == num_blocks ? fmt::format("{} all", tower)
@@ -116,8 +121,8 @@ std::string format_communication(const planner::Plan& plan) {
 
 std::string format_step_config(const planner::Plan& plan) {
   const planner::StepConfig& step_config = plan.best_estimate.step_config;
-  return fmt::format("{}, loss in chunks of {}{}", format_vision_pass(plan),
-                     pluralize(step_config.loss_chunk_rows, "row"),
+  const std::string vision_pass = has_vision_tower(plan.detail) ? format_vision_pass(plan) + ", " : "";
+  return fmt::format("{}loss in chunks of {}{}", vision_pass, pluralize(step_config.loss_chunk_rows, "row"),
                      step_config.expandable_segments ? ", expandable segments" : "");
 }
 
@@ -289,8 +294,8 @@ std::string describe_best_config_passes(const std::vector<planner::StepEstimate>
            estimate.step_config.loss_chunk_rows != best_config.loss_chunk_rows;
   };
   if (std::none_of(estimates.begin(), estimates.end(), has_other_passes)) return {};
-  return fmt::format("{} and loss chunks of {}", format_vision_pass(plan),
-                     pluralize(best_config.loss_chunk_rows, "row"));
+  const std::string vision_pass = has_vision_tower(plan.detail) ? format_vision_pass(plan) + " and " : "";
+  return fmt::format("{}loss chunks of {}", vision_pass, pluralize(best_config.loss_chunk_rows, "row"));
 }
 
 }  // namespace
@@ -322,6 +327,7 @@ std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan) {
   for (const auto component : {Component::kWeights, Component::kGradients, Component::kOptimizer, Component::kVision,
                                Component::kLanguage, Component::kMasks, Component::kLoss}) {
     if (component == Component::kMasks && bytes(component) == 0) continue;
+    if (component == Component::kVision && bytes(component) == 0 && !has_vision_tower(plan.detail)) continue;
     rows.push_back({std::string(memory::to_string(component)), bytes(component)});
   }
   rows.push_back({"input and other", bytes(Component::kInput) + bytes(Component::kOther)});

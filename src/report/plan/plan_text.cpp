@@ -116,8 +116,10 @@ class PlanTextBuilder {
 
   void add_alternatives() {
     const auto table = make_alternatives_table(plan_, kMaxAlternativeRows, columns_);
-    add_heading(fmt::format("Alternatives (micro-batch x accumulation; {} vision and {} language blocks)",
-                            plan_.detail.num_vision_blocks, plan_.detail.num_language_blocks));
+    const int64_t num_vision_blocks = plan_.detail.num_vision_blocks;
+    add_heading(fmt::format("Alternatives (micro-batch x accumulation; {}{} language blocks)",
+                            num_vision_blocks > 0 ? fmt::format("{} vision and ", num_vision_blocks) : "",
+                            plan_.detail.num_language_blocks));
     text_ += colorize(kFaint, fmt::format("{}\n", table.header));
     bool has_interpolated_lines = false;
     for (const auto& line : table.lines) {

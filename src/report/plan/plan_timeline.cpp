@@ -109,13 +109,14 @@ nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<s
 }
 
 /// Returns table rows: the bytes of each component at the peak, in the order of the layers from top
-/// to bottom.
-std::string make_component_rows(const planner::MemoryTimelinePoint& peak) {
+/// to bottom. A model without a vision tower has no row for it.
+std::string make_component_rows(const planner::MemoryTimelinePoint& peak, bool has_vision_tower) {
   const int64_t allocated = sum_allocated_bytes(peak);
   std::string rows;
   for (size_t i = kAllChartSeries.size(); i-- > 0;) {
     const ChartSeries& series = kAllChartSeries[i];
     const int64_t bytes = get_component_bytes(peak, series);
+    if (series.component == Component::kVision && bytes == 0 && !has_vision_tower) continue;
     rows += fmt::format(
         "<tr><td><span class=\"swatch\" style=\"background:var(--{})\"></span>{}</td><td>{}</td><td>{:.0f} %</td>"
         "<td data-cursor=\"{}\"></td></tr>\n",
@@ -201,7 +202,7 @@ std::string render_plan_timeline(const planner::Plan& plan) {
        {"style", std::string(resources().at("common.css")) + std::string(resources().at("plan_timeline.css"))},
        {"answer_class", plan.fits ? "fits" : "fails"},
        {"headline", escape_text(format_plan_headline(plan))},
-       {"components", make_component_rows(peak)},
+       {"components", make_component_rows(peak, plan.detail.num_vision_blocks > 0)},
        {"peak_place", escape_text(format_memory_tag(peak.tag, peak.is_backward))},
        {"peak_note", escape_html(format_peak_note(plan, peak))},
        {"gpu", make_gpu_rows(plan)},
