@@ -75,6 +75,12 @@ size_t Regex::num_groups() const {
   return count;
 }
 
+size_t Regex::num_named_groups() const {
+  uint32_t count = 0;
+  pcre2_pattern_info(impl_->code.get(), PCRE2_INFO_NAMECOUNT, &count);
+  return count;
+}
+
 std::optional<size_t> Regex::find_group(const std::string& name) const {
   const int number = pcre2_substring_number_from_name(impl_->code.get(), reinterpret_cast<PCRE2_SPTR>(name.c_str()));
   return number > 0 ? std::optional(static_cast<size_t>(number)) : std::nullopt;

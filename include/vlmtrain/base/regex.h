@@ -48,6 +48,8 @@ class Regex {
 
   /// Returns the number of groups, without the whole match.
   size_t num_groups() const;
+  /// Returns the number of groups with a name.
+  size_t num_named_groups() const;
   /// Returns the number of the group with a name, at least 1; nullopt if there is none.
   std::optional<size_t> find_group(const std::string& name) const;
 

@@ -11,10 +11,10 @@
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
-namespace {
 
-/// Returns a number from 0 to 1, or the text of one, as tables write decimals. Returns nothing for
-/// other values.
+/// The smallest weight above 0. Squares of its gradients stay within fp32's range.
+constexpr double kMinLossWeight = 1e-6;
+
 std::optional<double> parse_fraction(const RecordJson& value) {
   double fraction = -1;
   if (value.is_number()) fraction = value.get<double>();
@@ -27,8 +27,6 @@ std::optional<double> parse_fraction(const RecordJson& value) {
   const bool is_fraction = fraction >= 0 && fraction <= 1;  // false for NaN
   return is_fraction ? std::optional(fraction) : std::nullopt;
 }
-
-}  // namespace
 
 float parse_loss_weight(const RecordJson& turn, size_t turn_number) {
   bool is_learned = true;
@@ -48,6 +46,10 @@ float parse_loss_weight(const RecordJson& turn, size_t turn_number) {
           turn_number, make_excerpt(entry.key()), make_value_excerpt(*entry),
           rule == KeyRule::kLossMask ? "true, false or a number from 0 to 1" : "true (1) or false (0)",
           make_excerpt(entry.key()));
+    }
+    if (*value > 0 && *value < kMinLossWeight) {
+      throw data_error("turn {} has \"{}\": {}, less than {}; write 0, or a larger weight", turn_number,
+                       make_excerpt(entry.key()), *value, kMinLossWeight);
     }
     if (fraction && fraction->second != *value) {
       throw data_error("turn {} has \"{}\": {} and \"{}\": {}, which differ; keep one, or set data.ignore_keys=[{}]",

@@ -283,8 +283,11 @@ void read_document(const RecordJson& record_json, const RecordJson& blocks, Conv
       read_block(block, kContext, conversation, document.text);
       continue;
     }
-    conversation.read_objects.push_back(
-        {.scope = KeyScope::kBlock, .json = &block, .turn_number = kTurnNumber, .block_type = "text"});
+    conversation.read_objects.push_back({.scope = KeyScope::kBlock,
+                                         .json = &block,
+                                         .turn_number = kTurnNumber,
+                                         .block_type = "text",
+                                         .is_answer = true});
     const Turn piece{.role = Role::kDocument, .text = get_block_text(block, kTurnNumber)};
     for (const MediaPlaceholder& placeholder : find_placeholders(piece))
       document.literal_placeholder_offsets.push_back(document.text.size() + placeholder.begin);

@@ -68,6 +68,34 @@ void check_object_list(const RecordJson& list, const std::string& name, const st
   throw data_error("{} is not a list of objects; {}", name, advice);
 }
 
+/// Throws data_error if `key` is reasoning and `fields` have other reasoning under another key.
+void check_single_reasoning(const std::vector<TemplateValue>& fields, std::string_view key, const RecordJson& value,
+                            size_t turn_number) {
+  constexpr std::array kReasoningKeys = std::to_array<std::string_view>({"reasoning_content", "reasoning", "thinking"});
+  const auto is_reasoning = [&](std::string_view name) {
+    return std::ranges::find(kReasoningKeys, name) != kReasoningKeys.end();
+  };
+  if (!is_reasoning(key)) return;
+  for (const TemplateValue& field : fields) {
+    if (!is_reasoning(field.name) || field.json == to_json_string(value)) continue;
+    throw data_error(
+        "turn {} has other reasoning under \"{}\" than under \"{}\"; keep one, or set data.ignore_keys=[{}]",
+        turn_number, key, field.name, key);
+  }
+}
+
+/// Throws data_error, as parse_json_text(), if a tool call has no name. An OpenAI call has it in its
+/// "function".
+void check_call_names(const RecordJson& calls, const std::string& name, const std::string& advice) {
+  for (const RecordJson& call : calls) {
+    const auto function = call.find("function");
+    const RecordJson& named = function != call.end() && function->is_object() ? *function : call;
+    const auto it = named.find("name");
+    if (it == named.end() || !it->is_string() || it->get_ref<const std::string&>().empty())
+      throw data_error("{} has a call whose \"name\" is no text; {}", name, advice);
+  }
+}
+
 }  // namespace
 
 bool is_tool_output_role(std::string_view role) {
@@ -117,9 +145,11 @@ std::vector<TemplateValue> parse_message_fields(const RecordJson& turn, Role rol
       const RecordJson calls = parse_json_text(*it, name, advice);
       if (is_blank(calls)) continue;
       check_object_list(calls, name, advice);
+      check_call_names(calls, name, advice);
       fields.push_back({.name = key, .json = to_json_string(calls)});
     } else {
       if (!it->is_string()) throw data_error("{} is not a string; {}", name, advice);
+      check_single_reasoning(fields, key, *it, turn_number);
       fields.push_back({.name = key, .json = to_json_string(*it)});
     }
   }

@@ -13,6 +13,11 @@ namespace vlmtrain::models {
 
 BoxFormat select_box_format(const BoxFormat& family, data::BoxOutput output) {
   using Output = data::BoxOutput;
+  if (output == Output::kUnchanged && family.notation == CoordinateNotation::kLocationTokens) {
+    BoxFormat plain;
+    plain.name = family.name;
+    return plain;
+  }
   if (output == Output::kModel || output == Output::kUnchanged) return family;
   const CoordinateNotation notation = output == Output::kAbsolute         ? CoordinateNotation::kAbsolute
                                       : output == Output::kNormalized1    ? CoordinateNotation::kNormalized1

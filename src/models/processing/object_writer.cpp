@@ -22,11 +22,23 @@ using image::Box;
 using image::ImageSize;
 using image::Point;
 
-/// The delimiters of a token: U+E0F0 and U+E0F1, private-use characters.
-constexpr std::string_view kTokenBegin = "\xEE\x83\xB0", kTokenEnd = "\xEE\x83\xB1";
+/// Returns a private-use character, in UTF-8, that no turn of the record contains.
+std::string find_token_delimiter(const io::Record& record) {
+  // U+E000 to U+E03F: 0xEE 0x80 and a continuation byte.
+  constexpr int kNumCandidates = 64;
+  for (int i = 0; i < kNumCandidates; ++i) {
+    std::string delimiter{'\xEE', '\x80', static_cast<char>(0x80 + i)};
+    if (std::ranges::none_of(record.turns,
+                             [&](const text::Turn& turn) { return turn.text.find(delimiter) != std::string::npos; }))
+      return delimiter;
+  }
+  throw data::SampleError(
+      "private-use characters",
+      fmt::format("sample {} has all private-use characters from U+E000 to U+E03F; remove one of them", record.id));
+}
 
-std::string make_token(size_t slot_index) {
-  return fmt::format("{}{}{}", kTokenBegin, slot_index, kTokenEnd);
+std::string make_token(const std::string& delimiter, size_t slot_index) {
+  return fmt::format("{0}{1}{0}", delimiter, slot_index);
 }
 
 /// A token in a rendered chat.
@@ -36,16 +48,17 @@ struct TokenSpan {
 };
 
 /// Returns the tokens in `text` of slots below `num_slots`, in the order of the text.
-std::vector<TokenSpan> find_tokens(std::string_view text, size_t num_slots) {
+std::vector<TokenSpan> find_tokens(std::string_view text, const std::string& delimiter, size_t num_slots) {
   std::vector<TokenSpan> tokens;
-  for (size_t begin = text.find(kTokenBegin); begin != std::string_view::npos;
-       begin = text.find(kTokenBegin, begin + kTokenBegin.size())) {
-    const char* const digits = text.data() + begin + kTokenBegin.size();
+  for (size_t begin = text.find(delimiter); begin != std::string_view::npos; begin = text.find(delimiter, begin)) {
+    const char* const digits = text.data() + begin + delimiter.size();
     size_t slot_index = 0;
     const auto [end, error] = std::from_chars(digits, text.data() + text.size(), slot_index);
     const auto position = static_cast<size_t>(end - text.data());
-    if (error != std::errc() || !text.substr(position).starts_with(kTokenEnd) || slot_index >= num_slots) continue;
-    tokens.push_back({.span = {begin, position + kTokenEnd.size()}, .slot_index = slot_index});
+    begin += delimiter.size();
+    if (error != std::errc() || !text.substr(position).starts_with(delimiter) || slot_index >= num_slots) continue;
+    tokens.push_back({.span = {begin - delimiter.size(), position + delimiter.size()}, .slot_index = slot_index});
+    begin = position + delimiter.size();
   }
   return tokens;
 }
@@ -57,7 +70,7 @@ std::string format_values(const std::vector<double>& values) {
 }  // namespace
 
 ObjectWriter::ObjectWriter(const io::Record& record, BoxFormat format, const data::BoxConversion& conversion)
-    : record_(record), format_(std::move(format)), conversion_(conversion) {
+    : record_(record), format_(std::move(format)), conversion_(conversion), delimiter_(find_token_delimiter(record)) {
   const bool is_unchanged = conversion_.output == data::BoxOutput::kUnchanged;
   for (size_t i = 0; i < record.objects.size(); ++i) {
     const io::ObjectMark& object = record.objects[i];
@@ -78,7 +91,7 @@ ObjectWriter::ObjectWriter(const io::Record& record, BoxFormat format, const dat
 std::vector<text::Turn> ObjectWriter::insert_tokens(std::vector<text::Turn> turns) const {
   std::vector<std::string> tokens;
   tokens.reserve(slots_.size());
-  for (size_t i = 0; i < slots_.size(); ++i) tokens.push_back(make_token(i));
+  for (size_t i = 0; i < slots_.size(); ++i) tokens.push_back(make_token(delimiter_, i));
   replace_slots(turns, tokens);
   return turns;
 }
@@ -146,6 +159,8 @@ Box ObjectWriter::map_to_view(size_t object_index, const PixelLimits& limits,
   const Box box = map_corners(*boxes_[object_index],
                               [&](Point point) { return view.map(image::augment_point(point, size, augmentation)); });
   if (is_visible(box, view.size)) return clip(box, view.size);
+  // Unchanged numbers do not depend on the view, so that the box is only shown at its edge.
+  if (conversion_.output == data::BoxOutput::kUnchanged) return clip(box, view.size);
   throw data::SampleError(
       "a box outside of the model's image",
       fmt::format("sample {}: the model's processor crops the image to its center, which does not contain the box {}; "
@@ -194,7 +209,7 @@ text::RenderedChat ObjectWriter::write(const text::RenderedChat& chat, const Pix
   std::vector<text::TextSpan> spans;
   std::vector<std::string> texts;
   std::vector<bool> is_written(slots_.size());
-  for (const auto& [span, slot_index] : find_tokens(chat.text, slots_.size())) {
+  for (const auto& [span, slot_index] : find_tokens(chat.text, delimiter_, slots_.size())) {
     if (is_written[slot_index]) {
       throw data::SampleError("refused by the chat template",
                               fmt::format("sample {}: the chat template writes a box more than once; set another "

@@ -72,6 +72,7 @@ class ObjectWriter {
   const io::Record& record_;
   BoxFormat format_;
   data::BoxConversion conversion_;
+  std::string delimiter_;                         // of tokens
   std::vector<Slot> slots_;                       // in the order of the text
   std::vector<const Medium*> image_media_;        // by image; null for images without boxes
   std::vector<std::optional<image::Box>> boxes_;  // by object, in pixels of the decoded image

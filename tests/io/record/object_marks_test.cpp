@@ -95,6 +95,24 @@ TEST_F(ObjectMarksTest, BadObjectsAreProblems) {
   expect_problem("<bbox>", R"({"bbox": [[0, 0, 1, 1]], "image_id": "a"})", "\"image_id\"");
   expect_problem("<bbox>", R"({"bbox": "here"})", "write a list of them");
   expect_problem("<bbox>", R"([1])", "\"objects\" is");
+  expect_problem("<bbox>", R"({"boxes": [[0, 0, 1, 1]]})", "\"objects\" has \"boxes\", which is not read");
+  expect_problem("<bbox>", R"({"bbox": [[0.1, 0.2, 0.3, 0.4]]})", "seems to be in fractions of the image");
+  expect_problem("<bbox>", R"({"bbox": [[0, 0, 5, 5]]}, "bboxes": [[1, 2, 3, 4]])",
+                 "boxes under \"objects\" and \"bboxes\"");
+}
+
+TEST_F(ObjectMarksTest, ListsMayHaveTheirUnit) {
+  const Record record = read("?", "<bbox>", R"(, "bbox": [10, 20, 100, 50], "bbox_type": "norm1000")");
+  ASSERT_EQ(record.objects.size(), 1) << record.problem;
+  EXPECT_EQ(record.objects[0].unit, CoordinateUnit::kNormalized1000);
+  EXPECT_THAT(record.notices, IsEmpty());
+}
+
+TEST_F(ObjectMarksTest, MarksInToolCallsAreProblems) {
+  const Record record = read_record(R"({"images": ["a.jpg"], "objects": {"bbox": [[1, 2, 3, 4]]}, "messages": [
+      {"role": "user", "content": "<image>?"}, {"role": "assistant", "content": "", "tool_calls": [{"type": "function",
+      "function": {"name": "zoom", "arguments": {"box": "<bbox>"}}}]}]})");
+  EXPECT_THAT(record.problem, HasSubstr("in \"tool_calls\", where marks are not replaced"));
 }
 
 TEST_F(ObjectMarksTest, FindsCoordinatesInTexts) {
@@ -142,6 +160,13 @@ TEST_F(ObjectMarksTest, BadPatternsAreUsageErrors) {
   expect_error({.pattern = "(1)(2)"}, "needs data.boxes.in");
   expect_error({.unit = CoordinateUnit::kAbsolute, .pattern = "(1"}, "invalid regular expression");
   expect_error({.unit = CoordinateUnit::kAbsolute, .pattern = "(1)(2)(3)"}, "has 3 groups");
+  expect_error({.unit = CoordinateUnit::kAbsolute, .pattern = "(?<a>1)(?<b>2)"}, "name its groups x1, y1, x2 and y2");
+  expect_error({.unit = CoordinateUnit::kAbsolute, .pattern = "(?<x2>1)(?<y2>2)"}, "name its groups");
+}
+
+TEST_F(ObjectMarksTest, GroupsOutsideOfTheMatchAreProblems) {
+  const RecordSettings settings{.boxes = {.unit = CoordinateUnit::kAbsolute, .pattern = R"((?=(\d+),(\d+)))"}};
+  EXPECT_THAT(read("?", "11,12 ok", "", settings).problem, HasSubstr("a group outside of its match"));
 }
 
 TEST_F(ObjectMarksTest, CoordinatesThatAreNotRewrittenAreProblems) {

@@ -111,12 +111,19 @@ TEST_F(ObjectWriterTest, BadBoxesAreBadSamples) {
 }
 
 TEST_F(ObjectWriterTest, PrivateUseCharactersOfTextsStay) {
-  const io::Record record = make_record({50, 20, 150, 60},
-                                        "\xEE\x83\xB0"
-                                        "7\xEE\x83\xB1 <bbox>");
-  EXPECT_EQ(get_answer(*load("qwen3_vl_images"), record),
-            "\xEE\x83\xB0"
-            "7\xEE\x83\xB1 [250, 200, 750, 600]");
+  for (const std::string text : {"\xEE\x80\x80"
+                                 "0\xEE\x80\x80",
+                                 "\xEE\x80\x81"
+                                 "0\xEE\x80\x81"}) {
+    const io::Record record = make_record({50, 20, 150, 60}, text + " <bbox>");
+    EXPECT_EQ(get_answer(*load("qwen3_vl_images"), record), text + " [250, 200, 750, 600]");
+    EXPECT_EQ(get_error(*load("qwen3_vl_images"), record), "");
+  }
+}
+
+TEST_F(ObjectWriterTest, UnchangedNumbersOfGemmaAreAList) {
+  EXPECT_EQ(get_answer(*load("gemma3_crops", {.output = data::BoxOutput::kUnchanged}), make_record({10, 20, 100, 50})),
+            "[10, 20, 100, 50]");
 }
 
 TEST_F(ObjectWriterTest, TemplatesThatRepeatABoxAreRefused) {

@@ -78,6 +78,7 @@ constexpr std::array kRecordOnlyKeys = std::to_array<KeyEntry>({
     {"assistant_masks", kLossMask},
     {"author", kHarmless, "origin of the record"},
     {"bbox", kBoxes},
+    {"bbox_type", kBoxes},
     {"bboxes", kBoxes},
     {"boxes", kBoxes},
     {"category", kString},

@@ -9,6 +9,7 @@
 #include "io/record/json_values.h"
 #include "io/record/keys/key_refusals.h"
 #include "io/record/keys/key_values.h"
+#include "io/record/loss_weight.h"
 #include "io/record/media/media_refs.h"
 #include "io/record/notices.h"
 #include "io/record/tool_turns.h"
@@ -118,12 +119,9 @@ void RecordKeyChecker::check_record_key(const std::string& key, const RecordJson
     case KeyRule::kFrameRate:
       if (contents_.needs_frame_rate) return;
       break;
-    case KeyRule::kSampleWeight: {
-      const bool is_fraction =
-          value.is_number() && value.get<double>() > 0 && value.get<double>() < 1 && key == "weight";
-      if (parse_switch(value) == false || is_fraction) reject();
+    case KeyRule::kSampleWeight:
+      if (parse_switch(value) == false || parse_fraction(value).value_or(1) != 1) reject();
       break;
-    }
     case KeyRule::kChosenAnswer:
       if (record_.turns.empty() || record_.turns.back().role != Role::kAssistant) reject();
       break;

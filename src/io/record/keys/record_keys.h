@@ -18,7 +18,7 @@ struct ReadObject {
   KeyScope scope;                    ///< kTurn, kBlock or kMediaObject
   const RecordJson* json;            ///< must outlive the object; a list of kMediaObject is checked by its entries
   size_t turn_number = 0;            ///< from 1, for messages
-  bool is_answer = false;            ///< true in a turn of the assistant
+  bool is_answer = false;            ///< true in texts that are learned: of the assistant, and of documents
   bool has_unread_role = false;      ///< of a turn with "from": true if "role" is present and not a role
   bool needs_frame_rate = false;     ///< true for a block with a video that uses a frame rate (uses_frame_rate)
   std::string_view block_type = {};  ///< "text", "image", "video" or "volume"

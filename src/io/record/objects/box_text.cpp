@@ -32,8 +32,10 @@ std::vector<size_t> find_coordinate_groups(const Regex& pattern) {
     for (const char* name : names) {
       if (const auto group = pattern.find_group(name)) groups.push_back(*group);
     }
-    if (groups.size() == names.size()) return groups;
+    if (groups.size() == names.size() && groups.size() == pattern.num_named_groups()) return groups;
   }
+  if (pattern.num_named_groups() > 0)
+    throw usage_error("data.boxes.pattern: name its groups x1, y1, x2 and y2, or x and y, or give none a name");
   const size_t count = pattern.num_groups();
   if (count == 2) return {1, 2};
   if (count == 4) return {1, 2, 3, 4};
@@ -48,7 +50,7 @@ double parse_number(std::string_view text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc() && end == text.data() + text.size()) return number;
-  throw data_error("data.boxes.pattern matches {} as a coordinate, which is not a number; correct the pattern",
+  throw data_error("data.boxes.pattern matches \"{}\" as a coordinate, which is not a number; correct the pattern",
                    make_excerpt(text));
 }
 
@@ -101,6 +103,12 @@ void BoxTextFinder::add_objects(Record& record) const {
       for (const size_t group : groups_) {
         if (!(*match)[group]) continue;
         const auto [begin, group_end] = *(*match)[group];
+        if (begin < whole.begin || group_end > whole.end) {
+          throw data_error(
+              "data.boxes.pattern has a group outside of its match, at \"{}\"; write no groups into "
+              "lookarounds",
+              make_excerpt(std::string_view(current.text).substr(begin, group_end - begin)));
+        }
         object.coordinates.push_back(parse_number(std::string_view(current.text).substr(begin, group_end - begin)));
         object.number_ranges.push_back({.begin = begin, .end = group_end});
       }

@@ -1,7 +1,11 @@
 #include "io/record/objects/object_marks.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -81,27 +85,50 @@ std::vector<int64_t> parse_image_indices(const RecordJson& value, size_t num_box
                    make_value_excerpt(value));
 }
 
-ListedObjects parse_listed_objects(const RecordJson& record, std::optional<CoordinateUnit> default_unit) {
+/// Returns the key of a record that lists boxes; nothing if there is none. Throws data_error if there
+/// are several.
+std::optional<std::string> find_box_key(const RecordJson& record) {
+  std::optional<std::string> found_key;
+  for (const char* key : {"objects", "bbox", "bboxes", "boxes"}) {
+    if (find_content(record, key) == nullptr) continue;
+    if (found_key) {
+      throw data_error("it has boxes under \"{}\" and \"{}\"; keep one, or set data.ignore_keys=[{}]", *found_key, key,
+                       key);
+    }
+    found_key = key;
+  }
+  return found_key;
+}
+
+void check_object_keys(const RecordJson& objects) {
+  if (!objects.is_object()) {
+    throw data_error("its \"objects\" is {}; write {{\"ref\": names, \"bbox\": boxes}}", make_value_excerpt(objects));
+  }
+  for (auto entry = objects.begin(); entry != objects.end(); ++entry) {
+    constexpr std::array kKeys =
+        std::to_array<std::string_view>({"ref", "bbox", "bbox_type", "image_id", "width", "height"});
+    if (is_blank(*entry) || std::ranges::find(kKeys, entry.key()) != kKeys.end()) continue;
+    throw data_error(
+        "its \"objects\" has \"{}\", which is not read; \"ref\", \"bbox\", \"bbox_type\" and \"image_id\" are",
+        make_excerpt(entry.key()));
+  }
+}
+
+ListedObjects parse_listed_objects(const RecordJson& record, const std::string& key,
+                                   std::optional<CoordinateUnit> default_unit) {
   ListedObjects listed{
       .names = {}, .boxes = {}, .unit = default_unit.value_or(CoordinateUnit::kAbsolute), .image_indices = {}};
-  const RecordJson* objects = find_content(record, "objects");
-  if (objects == nullptr) {
-    for (const char* key : {"bbox", "bboxes", "boxes"}) {
-      const RecordJson* boxes = find_content(record, key);
-      if (boxes != nullptr) {
-        listed.boxes = parse_boxes(*boxes);
-        break;
-      }
-    }
+  const RecordJson& content = record[key];
+  if (key != "objects") {
+    listed.boxes = parse_boxes(content);
+    if (const RecordJson* unit = find_content(record, "bbox_type")) listed.unit = parse_unit(*unit);
     return listed;
   }
-  if (!objects->is_object()) {
-    throw data_error("its \"objects\" is {}; write {{\"ref\": names, \"bbox\": boxes}}", make_value_excerpt(*objects));
-  }
-  if (const RecordJson* names = find_content(*objects, "ref")) listed.names = parse_names(*names);
-  if (const RecordJson* boxes = find_content(*objects, "bbox")) listed.boxes = parse_boxes(*boxes);
-  if (const RecordJson* unit = find_content(*objects, "bbox_type")) listed.unit = parse_unit(*unit);
-  if (const RecordJson* images = find_content(*objects, "image_id"))
+  check_object_keys(content);
+  if (const RecordJson* names = find_content(content, "ref")) listed.names = parse_names(*names);
+  if (const RecordJson* boxes = find_content(content, "bbox")) listed.boxes = parse_boxes(*boxes);
+  if (const RecordJson* unit = find_content(content, "bbox_type")) listed.unit = parse_unit(*unit);
+  if (const RecordJson* images = find_content(content, "image_id"))
     listed.image_indices = parse_image_indices(*images, listed.boxes.size());
   return listed;
 }
@@ -127,13 +154,34 @@ void check_count(size_t num_listed, size_t num_marks, std::string_view nouns, st
       num_marks, mark, num_listed, nouns);
 }
 
-/// Adds the marks that stand for the listed objects.
+/// Returns a field of a turn, such as tool calls, that has a mark; nullptr if none has.
+const TemplateValue* find_field_with_mark(const std::vector<Turn>& turns) {
+  for (const Turn& turn : turns) {
+    for (const TemplateValue& field : turn.fields) {
+      for (const std::string_view mark : {kBoxMark, kNameMark}) {
+        if (field.json.find(mark) != std::string::npos) return &field;
+      }
+    }
+  }
+  return nullptr;
+}
+
+/// Adds the marks that stand for the listed objects. Marks of a record without boxes and names are
+/// text.
 void add_listed_objects(const RecordJson& record_json, std::optional<CoordinateUnit> default_unit, Record& record) {
   std::vector<ObjectMark> box_marks = find_marks(record.turns, kBoxMark);
   std::vector<ObjectMark> name_marks = find_marks(record.turns, kNameMark);
-  if (box_marks.empty() && name_marks.empty()) return;
-  ListedObjects listed = parse_listed_objects(record_json, default_unit);
-  if (listed.boxes.empty() && listed.names.empty()) return;  // the marks are texts
+  const TemplateValue* const field = find_field_with_mark(record.turns);
+  if (box_marks.empty() && name_marks.empty() && field == nullptr) return;
+  const std::optional<std::string> key = find_box_key(record_json);
+  if (!key) return;
+  if (field != nullptr) {
+    throw data_error(
+        "it has a mark such as {} in \"{}\", where marks are not replaced; write the numbers, or set "
+        "data.ignore_keys=[{}] to learn the mark",
+        kBoxMark, field->name, *key);
+  }
+  ListedObjects listed = parse_listed_objects(record_json, *key, default_unit);
   check_count(listed.boxes.size(), box_marks.size(), "boxes", kBoxMark);
   check_count(listed.names.size(), name_marks.size(), "names", kNameMark);
   for (size_t i = 0; i < name_marks.size(); ++i) {
@@ -151,10 +199,19 @@ void add_listed_objects(const RecordJson& record_json, std::optional<CoordinateU
 void check_object(const ObjectMark& object, const Record& record) {
   if (object.is_name()) return;
   if (object.image_index < 0 || object.image_index >= std::ssize(record.images)) {
-    throw data_error("it has a box of image {}, but {}; image indices begin with 0", object.image_index,
-                     pluralize(std::ssize(record.images), "image"));
+    throw data_error(
+        "it has a box of image {}, but {}; image indices begin with 0, and boxes on videos are not supported",
+        object.image_index, pluralize(std::ssize(record.images), "image"));
   }
   const std::vector<double>& values = object.coordinates;
+  const auto is_fraction = [](double value) { return value >= 0 && value <= 1; };
+  const bool has_decimals = std::ranges::any_of(values, [](double value) { return value != std::floor(value); });
+  if (object.unit == CoordinateUnit::kAbsolute && has_decimals && std::ranges::all_of(values, is_fraction)) {
+    throw data_error(
+        "its box [{}] is within one pixel and seems to be in fractions of the image; set \"bbox_type\": \"norm1\", or "
+        "data.boxes.in=normalized_1",
+        fmt::join(values, ", "));
+  }
   if (values.size() == 4 && (values[2] < values[0] || values[3] < values[1])) {
     throw data_error(
         "its box [{}, {}, {}, {}] ends before it begins; write [x1, y1, x2, y2], not [x, y, width, height]", values[0],
