@@ -286,8 +286,8 @@ void read_document(const RecordJson& record_json, const RecordJson& blocks, Conv
     conversation.read_objects.push_back({.scope = KeyScope::kBlock,
                                          .json = &block,
                                          .turn_number = kTurnNumber,
-                                         .block_type = "text",
-                                         .is_answer = true});
+                                         .is_answer = true,
+                                         .block_type = "text"});
     const Turn piece{.role = Role::kDocument, .text = get_block_text(block, kTurnNumber)};
     for (const MediaPlaceholder& placeholder : find_placeholders(piece))
       document.literal_placeholder_offsets.push_back(document.text.size() + placeholder.begin);

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 import PIL.Image
+import tokenizers
 from transformers import AutoProcessor, AutoTokenizer
 
 DATA = Path(__file__).resolve().parent.parent / "data"
@@ -61,7 +62,12 @@ def documents(case):
 
 def load(case, has_images):
     folder = DATA / case / "checkpoint"
-    return AutoProcessor.from_pretrained(folder) if has_images else AutoTokenizer.from_pretrained(folder)
+    processor = AutoProcessor.from_pretrained(folder) if has_images else AutoTokenizer.from_pretrained(folder)
+    # transformers 5 gives Qwen's tokenizers its own pattern of words, whatever tokenizer.json has.
+    tokenizer = getattr(processor, "tokenizer", processor)
+    file = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.backend_tokenizer.pre_tokenizer = file.pre_tokenizer
+    return processor
 
 
 def encode(processor, tokenizer, case, image_text, pieces, eos_token):
