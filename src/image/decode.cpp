@@ -76,8 +76,13 @@ ImageHeader read_header(const io::MediaRef& image) {
   return read_header(source, image.path);
 }
 
+ImageInfo read_image_info(const io::MediaRef& image) {
+  const ImageHeader header = read_header(image);
+  return {.size = compute_upright_size(header), .num_pages = header.num_pages};
+}
+
 ImageSize read_image_size(const io::MediaRef& image) {
-  return compute_upright_size(read_header(image));
+  return read_image_info(image).size;
 }
 
 InterleavedPixels convert_gray_to_rgb(const InterleavedPixels& gray) {

@@ -97,6 +97,11 @@ TEST(TiffHeif, HeaderGivesTheSizeOfTheUprightImage) {
   }
 }
 
+TEST(TiffHeif, HeaderCountsThePages) {
+  EXPECT_EQ(read_image_info(kFolder / "two_pages.tif").num_pages, 2);
+  for (const char* file : {"rgb.tif", "big.tif", "rgb.heic"}) EXPECT_EQ(read_image_info(kFolder / file).num_pages, 1);
+}
+
 TEST(TiffHeif, SixteenBitGrayKeepsTheUpperByte) {
   const at::Tensor image = decode_image(kFolder / "gray_16_bit.tif");
   ASSERT_EQ(image.numel(), 3 * 64);

@@ -43,9 +43,17 @@ at::Tensor decode_image(std::span<const std::byte> bytes, const std::string& nam
 /// messages contain its path. Throws UserError (kBadData) also if the file cannot be read.
 at::Tensor decode_image(const io::MediaRef& image);
 
-/// Returns the size of the result of decode_image(), from a few small reads of the headers. Throws
-/// the errors of decode_image() for invalid headers. Does not detect corrupt pixel data.
-/// Thread-safe.
+/// The properties of an image file that its headers tell.
+struct ImageInfo {
+  ImageSize size;         ///< of the result of decode_image()
+  int64_t num_pages = 1;  ///< pages of a TIFF, of which decode_image() decodes the first; 1 for other formats
+};
+
+/// Returns the properties of an image from a few small reads of the headers. Throws the errors of
+/// decode_image() for invalid headers. Does not detect corrupt pixel data. Thread-safe.
+ImageInfo read_image_info(const io::MediaRef& image);
+
+/// Returns read_image_info(image).size.
 ImageSize read_image_size(const io::MediaRef& image);
 
 }  // namespace vlmtrain::image

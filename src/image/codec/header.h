@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "image/codec/byte_source.h"
@@ -16,6 +17,7 @@ struct ImageHeader {
   ImageFormat format;
   ImageSize stored_size;  ///< size before the orientation is applied
   Orientation orientation = Orientation::kUpright;
+  int64_t num_pages = 1;  ///< pages of a TIFF, of which the first is decoded
 };
 
 /// Returns the size after the orientation is applied.

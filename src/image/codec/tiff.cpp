@@ -181,8 +181,11 @@ ImageHeader read_tiff_header(ByteSource& source, const std::string& name) {
   }
   // libtiff accepts only the eight values of Orientation.
   const uint16_t orientation = tiff.get_tag(TIFFTAG_ORIENTATION, static_cast<uint16_t>(orientation_tags.orientation()));
-  return {
-      .format = ImageFormat::kTiff, .stored_size = tiff.size(), .orientation = static_cast<Orientation>(orientation)};
+  const bool has_one_page = TIFFLastDirectory(tiff.handle()) != 0;
+  return {.format = ImageFormat::kTiff,
+          .stored_size = tiff.size(),
+          .orientation = static_cast<Orientation>(orientation),
+          .num_pages = has_one_page ? 1 : int64_t{TIFFNumberOfDirectories(tiff.handle())}};
 }
 
 InterleavedPixels decode_tiff(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name) {

@@ -7,6 +7,7 @@
 #include "models/media/media_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/volume_slices.h"
 
 namespace vlmtrain::models {
@@ -76,18 +77,29 @@ class StillMedium : public Medium {
 class ImageMedium final : public StillMedium {
  public:
   ImageMedium(const io::MediaRef& file, const ImageReader& reader)
-      : StillMedium(file, image::read_image_size(file), reader) {
+      : ImageMedium(file, image::read_image_info(file), reader) {}
+
+  std::optional<io::Notice> find_omitted_parts(const MediaLayout& /*layout*/) const override {
+    if (num_pages_ == 1) return std::nullopt;
+    return io::Notice{.kind = "a TIFF with several pages, of which only the first is used",
+                      .example = fmt::format("{} ({} pages)", file().path, num_pages_)};
+  }
+
+ private:
+  ImageMedium(const io::MediaRef& file, const image::ImageInfo& info, const ImageReader& reader)
+      : StillMedium(file, info.size, reader), num_pages_(info.num_pages) {
     const image::ImageSize size = *image_size();
     reader.check_size(size);
     set_decode_bytes(check_decode_bytes(size, kind(), get_host_limit_bytes()));
   }
 
- private:
   at::Tensor decode(std::vector<io::Notice>& notices) override {
     at::Tensor image = image::decode_image(file());
     add_notice(check_image_pixels(image, file().path), notices);
     return image;
   }
+
+  int64_t num_pages_;
 };
 
 class SliceMedium final : public StillMedium {
@@ -129,7 +141,7 @@ class VideoMedium final : public Medium {
                                     const PixelLimits& /*limits*/) const override {
     return reader_.preview(rows, layout);
   }
-  std::optional<io::Notice> find_omitted_frames(const MediaLayout& layout) const override {
+  std::optional<io::Notice> find_omitted_parts(const MediaLayout& layout) const override {
     const bool has_preselected_frames = info_.is_frame_list || info_.is_frame_folder;
     if (!has_preselected_frames || layout.frames >= info_.num_frames) return std::nullopt;
     return io::Notice{

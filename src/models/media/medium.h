@@ -52,8 +52,9 @@ class Medium {
   /// Returns previews of `rows`, which preprocess() made with `layout` and `limits`.
   virtual std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& layout,
                                             const PixelLimits& limits) const = 0;
-  /// Returns a notice if the layout omits frames that the record lists; else nothing.
-  virtual std::optional<io::Notice> find_omitted_frames(const MediaLayout& /*layout*/) const { return std::nullopt; }
+  /// Returns a notice if the layout omits frames that the record lists, or pages of an image; else
+  /// nothing.
+  virtual std::optional<io::Notice> find_omitted_parts(const MediaLayout& /*layout*/) const { return std::nullopt; }
 
  protected:
   Medium(const io::MediaRef& file, data::MediaKind kind) : file_(file), kind_(kind) {}

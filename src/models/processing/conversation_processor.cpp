@@ -162,7 +162,7 @@ data::Sample ConversationProcessor::make_header_sample(const io::Record& record,
   if (masks_) masks_->add_meta_masks(record, opened.media, sample);
   sample.notices = opened.chat.notices;
   for (size_t i = 0; i < opened.media.size(); ++i) {
-    add_notice(opened.media[i]->find_omitted_frames(layout.media_layouts[i]), sample.notices);
+    add_notice(opened.media[i]->find_omitted_parts(layout.media_layouts[i]), sample.notices);
   }
   return sample;
 }

@@ -12,6 +12,7 @@
 namespace vlmtrain::models {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::Field;
 using testing::HasSubstr;
@@ -73,6 +74,19 @@ TEST(PixelNotices, AreInTheSample) {
   record.images = {data.write_image("seen", 40, 40, {MaskSamples::make_rectangle(40, 40, 5, 5, 10, 10)})};
   record.turns[0].text = "<image>What?";
   EXPECT_THAT(processor->process(record, 0).notices, IsEmpty());
+}
+
+TEST(PageNotices, FurtherPagesOfATiffAreNoticed) {
+  const MaskSamples data;
+  const auto processor = data.processor();
+  const std::string folder = VLMTRAIN_SOURCE_DIR "/tests/image/data/tiff_heif/";
+  auto record = MaskSamples::make_record("r", {folder + "two_pages.tif"}, "What?", "A page.");
+  const io::Notice expected{.kind = "a TIFF with several pages, of which only the first is used",
+                            .example = folder + "two_pages.tif (2 pages)"};
+  EXPECT_THAT(processor->process_headers(record, 0).notices, ElementsAre(expected));
+  EXPECT_THAT(processor->process(record, 0).notices, Contains(expected));
+  record.images = {folder + "rgb.tif"};
+  EXPECT_THAT(processor->process_headers(record, 0).notices, IsEmpty());
 }
 
 /// A windowed scan of air, as volumes and as slices.
