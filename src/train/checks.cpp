@@ -77,10 +77,16 @@ void check_evaluation_options(const Config& config) {
         "training.eval_steps, such as training.eval_steps=100, or set the patience to 0",
         evaluation.early_stopping_patience);
   }
-  if (evaluation.best_metric == BestMetric::kExactMatch && !evaluation.generate_answers) {
+  if (evaluation.best_metric.needs_answers() && !evaluation.generate_answers) {
     throw usage_error(
-        "training.best_metric: is exact_match, which needs answers, but training.eval_answers is false; use "
-        "training.best_metric=loss, or set training.eval_answers to true");
+        "training.best_metric: is {}, which needs answers, but training.eval_answers is false; use "
+        "training.best_metric=loss, or set training.eval_answers to true",
+        to_string(evaluation.best_metric));
+  }
+  if (evaluation.best_metric.kind() == BestMetric::kAnswerMetric &&
+      std::ranges::count(evaluation.metrics.metrics, evaluation.best_metric.answer_metric()) == 0) {
+    throw usage_error("training.best_metric: is {0}, which eval.metrics does not list; add {0} to eval.metrics",
+                      to_string(evaluation.best_metric));
   }
   if (evaluation.best_metric == BestMetric::kDice && !models::predicts_masks(config.model.path)) {
     throw usage_error(

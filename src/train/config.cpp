@@ -89,9 +89,6 @@ void declare_options(OptionTable& table, LoraOptions& options) {
             "If true, the norm of each row of the adapted weight is trained as well (weight-decomposed LoRA, DoRA).");
 }
 
-const std::vector<std::pair<std::string, BestMetric>> kBestMetrics{
-    {"loss", BestMetric::kLoss}, {"exact_match", BestMetric::kExactMatch}, {"dice", BestMetric::kDice}};
-
 /// Returns "anls, cer, …".
 std::string join_metric_names() {
   std::vector<std::string> names;
@@ -146,9 +143,11 @@ void declare_options(OptionTable& table, EvaluationOptions& options) {
   table.add("training.eval_batch_size", options.batch_size,
             "Number of samples per evaluation batch. `auto`: the most that fit, chosen by the planner.",
             std::optional{allow_auto(between<int64_t>(1, kMaxEvalBatchSize))});
-  table.add_enum("training.best_metric", options.best_metric, kBestMetrics,
-                 "Metric that selects the best checkpoint: the lowest loss, the largest share of exact answers, or, "
-                 "for models that predict masks, the largest Dice. Among equal values the lowest loss decides.");
+  table.add_enum(
+      "training.best_metric", options.best_metric, get_best_metric_names(),
+      "Metric that selects the best checkpoint: the lowest loss, the largest share of exact answers, for "
+      "models that predict masks the largest Dice, or a metric of `eval.metrics`: the lowest `cer` or `wer`, "
+      "the largest of others. Among equal values the lowest loss decides.");
   table.add("training.early_stopping_patience", options.early_stopping_patience,
             "Number of consecutive evaluations without improvement after which the run ends successfully. 0: never.",
             std::optional{at_least<int64_t>(0)});
@@ -225,10 +224,6 @@ void declare_options(OptionTable& table, DistributedOptions& options) {
 }
 
 }  // namespace
-
-const char* to_string(BestMetric metric) {
-  return std::ranges::find(kBestMetrics, metric, &std::pair<std::string, BestMetric>::second)->first.c_str();
-}
 
 OptionTable declare_options(Config& config) {
   OptionTable table;

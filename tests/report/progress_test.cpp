@@ -155,7 +155,7 @@ TEST(FormatEvaluationLineTest, ReportsTheScoresAndTheBest) {
   const EvaluationBaseline baseline{.step = 100, .loss = 1.301, .exact_match = 0.4};
   EXPECT_EQ(format_evaluation_line(metrics, baseline),
             "step 200: validation loss 1.234 (best so far, before 1.301 at step 100), exact match 41.2 %, 12 s");
-  EXPECT_EQ(format_evaluation_line(metrics, baseline, BestMetric::kExactMatch),
+  EXPECT_EQ(format_evaluation_line(metrics, baseline, {"exact_match", false}),
             "step 200: validation loss 1.234, exact match 41.2 % (best so far, before 40.0 % at step 100), 12 s");
   metrics.evaluation->is_best = false;
   metrics.evaluation->seconds = 0.25;
@@ -166,18 +166,31 @@ TEST(FormatEvaluationLineTest, ReportsTheScoresAndTheBest) {
       << "a virtual GPU has no values";
 }
 
+TEST(FormatEvaluationLineTest, ComparesMetricsOfAnswers) {
+  StepMetrics metrics = make_metrics(200);
+  metrics.evaluation = EvaluationMetrics{
+      .total = {.loss = 1.25, .metrics = {{"anls", 0.75}, {"cer", 0.2}, {"wer", std::nullopt}}}, .is_best = true};
+  const EvaluationBaseline baseline{.step = 100, .loss = 1, .metrics = {{"anls", 0.5}, {"cer", 0.3}, {"wer", 0.4}}};
+  EXPECT_EQ(format_evaluation_line(metrics, baseline, {"anls", false}),
+            "step 200: validation loss 1.25, anls 0.75 (best so far, before 0.5 at step 100), cer 0.2, 0.0 s");
+  const BestMetric word_error_rate{"wer", true};
+  EXPECT_EQ(word_error_rate.find_value(baseline), 0.4);
+  EXPECT_EQ(word_error_rate.find_value(make_evaluation_baseline(200, metrics.evaluation->total)), std::nullopt);
+  EXPECT_EQ((BestMetric{"numeric", false}.find_value(baseline)), std::nullopt);
+}
+
 TEST(FormatEvaluationLineTest, ReportsTheDiceScore) {
   StepMetrics metrics = make_metrics(200);
   metrics.evaluation = EvaluationMetrics{
       .total = {.loss = 1.25, .exact_match = 0.5, .masks = MaskMetrics{.masks = 4, .dice = 0.8731}}, .is_best = true};
   EXPECT_EQ(format_evaluation_line(metrics), "step 200: validation loss 1.25, exact match 50.0 %, Dice 0.873, 0.0 s");
   const EvaluationBaseline baseline{.step = 100, .loss = 1, .dice = 0.75};
-  EXPECT_EQ(format_evaluation_line(metrics, baseline, BestMetric::kDice),
+  EXPECT_EQ(format_evaluation_line(metrics, baseline, {"dice", false}),
             "step 200: validation loss 1.25, exact match 50.0 %, Dice 0.873 (best so far, before 0.750 at step 100), "
             "0.0 s");
   EXPECT_EQ(make_evaluation_baseline(200, metrics.evaluation->total).dice, 0.8731);
   metrics.is_dry_run = true;
-  EXPECT_EQ(format_evaluation_line(metrics, baseline, BestMetric::kDice), "step 200: validation loss -, 0.0 s");
+  EXPECT_EQ(format_evaluation_line(metrics, baseline, {"dice", false}), "step 200: validation loss -, 0.0 s");
 }
 
 TEST(RemainingTimeEstimatorTest, FollowsTheLastSteps) {

@@ -31,6 +31,9 @@ const std::vector<std::pair<std::string, Metric>>& get_metric_names();
 /// Returns the metric's name, for example "anls". The reference stays valid.
 const std::string& to_string(Metric metric);
 
+/// Returns whether a lower value is better, as for error rates.
+bool is_lower_better(Metric metric);
+
 /// The metrics of an evaluation, and their settings.
 struct MetricSettings {
   std::vector<Metric> metrics{};    ///< without repetitions

@@ -35,19 +35,26 @@ struct EvaluationBaseline {
   double loss = 0;
   std::optional<double> exact_match{};
   std::optional<double> dice{};
+  AnswerMetrics metrics{};  ///< those of eval.metrics
 };
 
 /// Returns the baseline for comparing later evaluations with this one.
 EvaluationBaseline make_evaluation_baseline(int64_t step, const EvaluationScore& score);
 
 /// The metric by which evaluations are compared.
-enum class BestMetric : uint8_t { kLoss, kExactMatch, kDice };
+struct BestMetric {
+  std::string name = "loss";  ///< "loss", "exact_match", "dice", or a name of AnswerMetrics
+  bool is_lower_better = true;
+
+  /// Returns the value in an evaluation; nullopt without one.
+  std::optional<double> find_value(const EvaluationBaseline& evaluation) const;
+};
 
 /// Returns "step 200: validation loss 1.234 (best so far, before 1.301 at step 100), exact match
 /// 41.2 %, Dice 0.873, 12 s". `best` is the best earlier evaluation; the comparison with it follows
 /// the score of `metric`. REQUIRES: the step has an evaluation.
 std::string format_evaluation_line(const StepMetrics& metrics, const std::optional<EvaluationBaseline>& best = {},
-                                   BestMetric metric = BestMetric::kLoss);
+                                   const BestMetric& metric = {});
 
 /// The progress of a run on stderr: a bar that is redrawn in place on a terminal; otherwise one
 /// plain line at most every five seconds. Shows nothing if `quiet`. Not thread-safe.

@@ -11,6 +11,7 @@
 #include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/nn/weights/quantization.h"
 #include "vlmtrain/planner/options.h"
+#include "vlmtrain/train/best_metric.h"
 
 namespace vlmtrain::train {
 
@@ -58,12 +59,6 @@ enum class ScheduleOrigin {
   kStart,       ///< the first step of the run
   kLastChange,  ///< the last step at which training.resume=changed changed the schedule
 };
-
-/// The metric that selects the best checkpoint.
-enum class BestMetric { kLoss, kExactMatch, kDice };
-
-/// Returns the value of training.best_metric, for example "exact_match". The pointer stays valid.
-const char* to_string(BestMetric metric);
 
 /// The keys of section `training` for evaluations on data.eval during a run (docs/evaluation.md).
 /// An AutoOr without a value stands for `auto`.

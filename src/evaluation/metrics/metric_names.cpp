@@ -20,4 +20,8 @@ const std::string& to_string(Metric metric) {
   return std::ranges::find(get_metric_names(), metric, &std::pair<std::string, Metric>::second)->first;
 }
 
+bool is_lower_better(Metric metric) {
+  return metric == Metric::kCer || metric == Metric::kWer;
+}
+
 }  // namespace vlmtrain::evaluation

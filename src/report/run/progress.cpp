@@ -75,34 +75,50 @@ std::string format_dice(const std::optional<double>& dice) {
   return dice ? fmt::format("{:.3f}", *dice) : "-";
 }
 
+/// Returns the value of `metric` as in the line of an evaluation.
+std::string format_value(const BestMetric& metric, const EvaluationBaseline& evaluation) {
+  const std::optional<double> value = metric.find_value(evaluation);
+  if (metric.name == "exact_match") return format_percent(value);
+  if (metric.name == "dice") return format_dice(value);
+  return value ? fmt::format("{:.4g}", *value) : "-";
+}
+
 }  // namespace
 
 EvaluationBaseline make_evaluation_baseline(int64_t step, const EvaluationScore& score) {
   return {.step = step,
           .loss = score.loss,
           .exact_match = score.exact_match,
-          .dice = score.masks ? std::optional(score.masks->dice) : std::nullopt};
+          .dice = score.masks ? std::optional(score.masks->dice) : std::nullopt,
+          .metrics = score.metrics};
+}
+
+std::optional<double> BestMetric::find_value(const EvaluationBaseline& evaluation) const {
+  if (name == "loss") return evaluation.loss;
+  if (name == "exact_match") return evaluation.exact_match;
+  if (name == "dice") return evaluation.dice;
+  const auto value = evaluation.metrics.find(name);
+  return value == evaluation.metrics.end() ? std::nullopt : value->second;
 }
 
 std::string format_evaluation_line(const StepMetrics& metrics, const std::optional<EvaluationBaseline>& best,
-                                   BestMetric metric) {
+                                   const BestMetric& metric) {
   const EvaluationMetrics& evaluation = metrics.evaluation.value();
   const auto format_loss = [&](double loss) { return metrics.is_dry_run ? "-" : fmt::format("{:.4g}", loss); };
   std::string comparison;
   if (best && !metrics.is_dry_run) {
-    const std::string value = metric == BestMetric::kLoss         ? format_loss(best->loss)
-                              : metric == BestMetric::kExactMatch ? format_percent(best->exact_match)
-                                                                  : format_dice(best->dice);
-    comparison = fmt::format(" (best {}{} at step {})", evaluation.is_best ? "so far, before " : "", value, best->step);
+    comparison = fmt::format(" (best {}{} at step {})", evaluation.is_best ? "so far, before " : "",
+                             format_value(metric, *best), best->step);
   }
   std::string line = fmt::format("step {}: validation loss {}", metrics.step, format_loss(evaluation.total.loss));
-  if (metric == BestMetric::kLoss) line += comparison;
+  if (metric.name == "loss") line += comparison;
   if (evaluation.total.exact_match && !metrics.is_dry_run) {
     line += ", exact match " + format_percent(evaluation.total.exact_match);
   }
-  if (metric == BestMetric::kExactMatch) line += comparison;
+  if (metric.name == "exact_match") line += comparison;
   for (const auto& [name, value] : evaluation.total.metrics) {
     if (value && !metrics.is_dry_run) line += fmt::format(", {} {:.4g}", name, *value);
+    if (metric.name == name) line += comparison;
   }
   if (const auto& masks = evaluation.total.masks; masks && !metrics.is_dry_run) {
     line += ", Dice " + format_dice(masks->dice);
@@ -111,7 +127,7 @@ std::string format_evaluation_line(const StepMetrics& metrics, const std::option
                           masks->num_empty_predictions);
     }
   }
-  if (metric == BestMetric::kDice) line += comparison;
+  if (metric.name == "dice") line += comparison;
   return line + fmt::format(", {:.{}f} s", evaluation.seconds, evaluation.seconds < 10 ? 1 : 0);
 }
 

@@ -17,40 +17,35 @@ namespace {
 nlohmann::ordered_json make_comparison_settings(const Config& config, const EvaluationSet& evaluation_set) {
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
-  return {{"data.eval", error ? config.data.eval : file.string()},
-          {"samples", evaluation_set.records()->size()},
-          {"training.eval_samples", config.evaluation.samples ? std::to_string(*config.evaluation.samples) : "auto"},
-          {"training.best_metric", to_string(config.evaluation.best_metric)}};
+  nlohmann::ordered_json settings{
+      {"data.eval", error ? config.data.eval : file.string()},
+      {"samples", evaluation_set.records()->size()},
+      {"training.eval_samples", config.evaluation.samples ? std::to_string(*config.evaluation.samples) : "auto"},
+      {"training.best_metric", to_string(config.evaluation.best_metric)}};
+  if (config.evaluation.best_metric == evaluation::Metric::kNumeric)
+    settings["eval.numeric_tolerance"] = config.evaluation.metrics.numeric_tolerance;
+  return settings;
 }
 
 /// Returns the metric's value; nullopt if it is missing or not finite.
 std::optional<double> get_metric_value(BestMetric metric, const report::EvaluationScore& score) {
   if (!std::isfinite(score.loss))
     return std::nullopt;  // without a finite loss the weights are unusable, even if some answers are correct
-  const auto value = [&]() -> std::optional<double> {
-    switch (metric) {
-      case BestMetric::kExactMatch:
-        return score.exact_match;
-      case BestMetric::kDice:
-        return score.masks ? std::optional(score.masks->dice) : std::nullopt;
-      case BestMetric::kLoss:
-        break;
-    }
-    return score.loss;
-  }();
+  const auto value = make_report_metric(metric).find_value(report::make_evaluation_baseline(/*step=*/0, score));
   return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 std::string format_metric_value(BestMetric metric, double value) {
-  switch (metric) {
+  switch (metric.kind()) {
     case BestMetric::kExactMatch:
       return fmt::format("exact match {:.1f} %", 100 * value);
     case BestMetric::kDice:
       return fmt::format("Dice {:.4f}", value);
     case BestMetric::kLoss:
+    case BestMetric::kAnswerMetric:
       break;
   }
-  return fmt::format("loss {:.4f}", value);
+  return fmt::format("{} {:.4f}", to_string(metric), value);
 }
 
 }  // namespace
@@ -105,10 +100,11 @@ std::optional<report::EvaluationMetrics> PeriodicEvaluation::evaluate(int64_t st
 bool PeriodicEvaluation::update_best_metric(int64_t step, const report::EvaluationScore& score) {
   const auto value = get_metric_value(options_.best_metric, score);
   const bool is_loss_metric = options_.best_metric == BestMetric::kLoss;
+  const bool is_lower_better = make_report_metric(options_.best_metric).is_lower_better;
   const auto is_better = [&] {
     if (!value || !state_.best_metric_value) return value.has_value();
     if (*value != *state_.best_metric_value)
-      return is_loss_metric ? *value < *state_.best_metric_value : *value > *state_.best_metric_value;
+      return is_lower_better ? *value < *state_.best_metric_value : *value > *state_.best_metric_value;
     return !is_loss_metric && state_.best_step_loss && score.loss < *state_.best_step_loss;
   };
   if (!is_better()) {

@@ -155,6 +155,10 @@ void ProgressBarCallback::on_logged_step(const nlohmann::json& line) {
   best_evaluation_ = {
       .step = line.value("step", int64_t{0}), .loss = *loss, .exact_match = get_number(*evaluation, "exact_match")};
   if (masks != evaluation->end() && masks->is_object()) best_evaluation_->dice = get_number(*masks, "dice");
+  if (const auto metrics = evaluation->find("metrics"); metrics != evaluation->end() && metrics->is_object()) {
+    for (const auto& [name, value] : metrics->items())
+      best_evaluation_->metrics[name] = get_number(*metrics, name.c_str());
+  }
 }
 
 void ProgressBarCallback::on_step(const StepReport& step) {
@@ -171,15 +175,9 @@ void ProgressBarCallback::on_deferred_evaluation(int64_t step, const report::Eva
 
 bool ProgressBarCallback::is_at_least_as_good(const report::EvaluationBaseline& current,
                                               const report::EvaluationBaseline& best) const {
-  switch (best_metric_) {
-    case report::BestMetric::kExactMatch:
-      return current.exact_match >= best.exact_match;
-    case report::BestMetric::kDice:
-      return current.dice >= best.dice;
-    case report::BestMetric::kLoss:
-      break;
-  }
-  return current.loss <= best.loss;
+  const auto value = best_metric_.find_value(current), best_value = best_metric_.find_value(best);
+  if (!value || !best_value) return !best_value;
+  return best_metric_.is_lower_better ? *value <= *best_value : *value >= *best_value;
 }
 
 void ProgressBarCallback::log_evaluation(const report::StepMetrics& metrics) {
@@ -210,28 +208,12 @@ void ProgressBarCallback::on_event(const report::RunEvent& event) {
   }
 }
 
-namespace {
-
-report::BestMetric to_report_metric(BestMetric metric) {
-  switch (metric) {
-    case BestMetric::kExactMatch:
-      return report::BestMetric::kExactMatch;
-    case BestMetric::kDice:
-      return report::BestMetric::kDice;
-    case BestMetric::kLoss:
-      break;
-  }
-  return report::BestMetric::kLoss;
-}
-
-}  // namespace
-
 void add_run_callbacks(CallbackList& callbacks, const Config& config, const RunProgress& run, bool quiet) {
   const OutputOptions& output = config.output;
   callbacks.add(std::make_unique<MetricsFileCallback>(run.folder, run.step, output.log_samples));
   callbacks.add(std::make_unique<EpochsFileCallback>(run.folder));
   callbacks.add(
-      std::make_unique<ProgressBarCallback>(run.total_steps, quiet, to_report_metric(config.evaluation.best_metric)));
+      std::make_unique<ProgressBarCallback>(run.total_steps, quiet, make_report_metric(config.evaluation.best_metric)));
   if (output.write_tensorboard && !is_dry_run()) {
     callbacks.add(std::make_unique<TensorBoardCallback>(run.folder, run.step));
   }

@@ -153,8 +153,8 @@ class TensorBoardCallback final : public TrainerCallback {
 /// The progress bar on stderr. Evaluations and events are logged as lines above it.
 class ProgressBarCallback final : public TrainerCallback {
  public:
-  ProgressBarCallback(int64_t total_steps, bool quiet, report::BestMetric metric = report::BestMetric::kLoss)
-      : progress_(total_steps, quiet), best_metric_(metric) {}
+  ProgressBarCallback(int64_t total_steps, bool quiet, report::BestMetric metric = {})
+      : progress_(total_steps, quiet), best_metric_(std::move(metric)) {}
 
   void on_logged_step(const nlohmann::json& line) override;
   void on_step(const StepReport& step) override;

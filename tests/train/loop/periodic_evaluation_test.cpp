@@ -8,10 +8,9 @@
 
 #include "base/captured_log.h"
 #include "planner/user_error.h"
-#include "train/small_run.h"
+#include "train/loop/evaluated_run.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/generation_config.h"
 #include "vlmtrain/train/checks.h"
 #include "vlmtrain/train/components.h"
 
@@ -26,50 +25,6 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 using testing::UnorderedElementsAre;
-
-/// Runs that evaluate on their training data.
-class PeriodicEvaluationTest : public SmallRunTest {
- protected:
-  PeriodicEvaluationTest() {
-    config_.data.eval = config_.data.train.name();
-    config_.evaluation.steps = 1;
-    config_.evaluation.max_new_tokens = 4;
-  }
-
-  /// Returns the steps that were evaluated.
-  std::vector<int64_t> list_evaluated_steps() const {
-    std::vector<int64_t> steps;
-    for (const auto& line : read_json_lines("metrics.jsonl")) {
-      if (line.contains("evaluation")) steps.push_back(line["step"]);
-    }
-    return steps;
-  }
-
-  nlohmann::json read_state(int64_t step) const {
-    const auto file = run_folder() / fmt::format("checkpoints/step-{}/trainer_state/state.json", step);
-    return nlohmann::json::parse(read_text(file));
-  }
-
-  /// Returns the result of `vlmtrain eval` for a checkpoint of the run.
-  evaluation::EvaluationResult evaluate_checkpoint(const fs::path& checkpoint) const {
-    const auto processor = models::load_processor(checkpoint, make_processor_settings(config_.data));
-    const auto model = models::load_model(checkpoint, at::kCPU, engine::to_dtype(config_.training.precision));
-    return evaluation::evaluate(
-        *model, *processor, *open_evaluation_records(config_),
-        {.max_new_tokens = 4, .eos_token_ids = models::load_eos_token_ids(checkpoint, *processor)}, {});
-  }
-
-  /// Sets a learning rate that changes nothing, so that all evaluations are equal.
-  void disable_learning() {
-    config_.training.learning_rate = 0;
-    config_.training.max_steps = 9;
-  }
-
-  std::string read_weights(int64_t step) const {
-    const auto folder = run_folder() / fmt::format("checkpoints/step-{}", step);
-    return read_text(folder / "model.safetensors") + read_text(folder / "trainer_state/optimizer.safetensors");
-  }
-};
 
 /// Parameter: the precision.
 class SameAsEvalTest : public PeriodicEvaluationTest, public testing::WithParamInterface<engine::Precision> {};
@@ -118,34 +73,6 @@ TEST_F(PeriodicEvaluationTest, RunsEveryNStepsAndAtEpochAndRunEnds) {
   config_.output.dir = folder() / "ends";
   run_training();
   EXPECT_THAT(list_evaluated_steps(), ElementsAre(4, 7));
-}
-
-/// The loss alone ranks models whose answers are all wrong.
-TEST_F(PeriodicEvaluationTest, TheLossDecidesBetweenEqualValues) {
-  config_.training.learning_rate = 1e-2;
-  config_.evaluation.best_metric = BestMetric::kExactMatch;
-  config_.evaluation.early_stopping_patience = 2;
-  config_.training.max_steps = 5;
-  const auto summary = run_training();
-  EXPECT_THAT(list_evaluated_steps(), SizeIs(5)) << "a loss that falls is an improvement";
-  double min_loss = std::numeric_limits<double>::infinity();
-  int64_t best = 0;
-  for (const auto& line : read_json_lines("metrics.jsonl")) {
-    ASSERT_EQ(line["evaluation"]["exact_match"], 0);
-    const double loss = line["evaluation"]["loss"];
-    EXPECT_EQ(line["evaluation"]["is_best"], loss < min_loss);
-    if (loss < min_loss) best = line["step"];
-    min_loss = std::min(min_loss, loss);
-  }
-  EXPECT_GT(best, 1);
-  EXPECT_EQ(summary.best_step, best);
-  EXPECT_EQ(summary.best_metric_value, 0);
-  EXPECT_EQ(read_state(best)["evaluation"]["best_loss"], min_loss);
-  // Resumes with the checkpoint's best result: an unchanged model is no better.
-  config_.training.max_steps = 6;
-  config_.training.learning_rate = 0;
-  config_.resume_policy = ResumePolicy::kChanged;
-  EXPECT_EQ(run_training().best_step, best);
 }
 
 TEST_F(PeriodicEvaluationTest, ReportsTasksAndBestStep) {
@@ -360,7 +287,11 @@ TEST_F(PeriodicEvaluationTest, RejectsContradictorySettings) {
   config_.evaluation.best_metric = BestMetric::kExactMatch;
   config_.evaluation.generate_answers = false;
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("training.best_metric"), HasSubstr("training.eval_answers")));
+  config_.evaluation.best_metric = evaluation::Metric::kAnls;
+  EXPECT_THAT(get_refusal(), HasSubstr("training.best_metric: is anls, which needs answers"));
   config_.evaluation.generate_answers = true;
+  EXPECT_THAT(get_refusal(), HasSubstr("training.best_metric: is anls, which eval.metrics does not list"));
+  config_.evaluation.metrics.metrics = {evaluation::Metric::kAnls};
   EXPECT_NO_THROW(check_config(config_));
   config_.evaluation.best_metric = BestMetric::kDice;
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("training.best_metric: is dice"), HasSubstr("predicts none"),

@@ -215,7 +215,7 @@ TEST(ProgressBarTest, ComparesByDice) {
     report.metrics.evaluation->total.masks = report::MaskMetrics{.masks = 1, .dice = dice};
     return report;
   };
-  ProgressBarCallback bar(10, /*quiet=*/true, report::BestMetric::kDice);
+  ProgressBarCallback bar(10, /*quiet=*/true, {"dice", false});
   bar.on_logged_step(nlohmann::json::parse(make_mask_step(2, 1, 0.5, true).metrics.to_json_line()));
   const CapturedLog log;
   bar.on_step(make_mask_step(4, 2, 0.75, true));
