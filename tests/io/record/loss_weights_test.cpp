@@ -33,7 +33,7 @@ TEST(LossWeights, AreReadFromAnswers) {
                                                             {R"("weight": 0.5, "loss": true, "mask": false)", 0.5F},
                                                             {R"("weight": 0.5, "loss": false)", 0.0F},
                                                             {R"("weight": 0.5, "masked": 1)", 0.0F},
-                                                            {R"("weight": 1e-60)", 0.0F},
+                                                            {R"("weight": 1e-6)", 1e-6F},
                                                             {R"("weight": 0)", 0.0F},
                                                             {R"("weight": 1)", 1.0F},
                                                             {R"("weight": null)", 1.0F},
@@ -46,9 +46,9 @@ TEST(LossWeights, AreReadFromAnswers) {
 }
 
 TEST(LossWeights, OtherValuesAreProblems) {
-  for (const std::string_view keys :
-       {R"("weight": 2)", R"("weight": 1.0001)", R"("weight": -0.1)", R"("weight": "x")", R"("weight": "0.5x")",
-        R"("weight": "nan")", R"("weight": "inf")", R"("loss_scale": [0.5, 1])", R"("loss": {"value": 0.5})"}) {
+  for (const std::string_view keys : {R"("weight": 2)", R"("weight": 1.0001)", R"("weight": -0.1)", R"("weight": 1e-7)",
+                                      R"("weight": "x")", R"("weight": "0.5x")", R"("weight": "nan")",
+                                      R"("weight": "inf")", R"("loss_scale": [0.5, 1])", R"("loss": {"value": 0.5})"}) {
     EXPECT_THAT(read_weighted_answer(keys).problem,
                 AllOf(HasSubstr("turn 2 has"), HasSubstr("not true, false or a number from 0 to 1"),
                       HasSubstr("data.ignore_keys")))

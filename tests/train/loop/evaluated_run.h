@@ -9,7 +9,6 @@
 #include "train/loop/periodic_evaluation.h"
 #include "train/small_run.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/generation_config.h"
 #include "vlmtrain/train/components.h"
 
