@@ -54,6 +54,7 @@ TEST(LossWeights, OtherValuesAreProblems) {
                       HasSubstr("data.ignore_keys")))
         << keys;
   }
+  EXPECT_THAT(read_weighted_answer(R"("weight": 1e-7)").problem, HasSubstr("less than 1e-06"));
   EXPECT_THAT(read_weighted_answer(R"("masked": 0.5)").problem, HasSubstr("not true (1) or false (0)"));
   RecordJson record = RecordJson::parse(R"({"messages": [{"role": "user", "content": "Q"},
                                                          {"role": "assistant", "content": "A", "weight": 0}]})");
