@@ -46,9 +46,9 @@ TEST(LossWeights, AreReadFromAnswers) {
 }
 
 TEST(LossWeights, OtherValuesAreProblems) {
-  for (const std::string_view keys : {R"("weight": 2)", R"("weight": 1.0001)", R"("weight": -0.1)", R"("weight": 1e-7)",
-                                      R"("weight": "x")", R"("weight": "0.5x")", R"("weight": "nan")",
-                                      R"("weight": "inf")", R"("loss_scale": [0.5, 1])", R"("loss": {"value": 0.5})"}) {
+  for (const std::string_view keys :
+       {R"("weight": 2)", R"("weight": 1.0001)", R"("weight": -0.1)", R"("weight": "x")", R"("weight": "0.5x")",
+        R"("weight": "nan")", R"("weight": "inf")", R"("loss_scale": [0.5, 1])", R"("loss": {"value": 0.5})"}) {
     EXPECT_THAT(read_weighted_answer(keys).problem,
                 AllOf(HasSubstr("turn 2 has"), HasSubstr("not true, false or a number from 0 to 1"),
                       HasSubstr("data.ignore_keys")))
