@@ -62,7 +62,10 @@ TEST(GradNorm, MatchesThePaperByAutograd) {
                              static_cast<double>(label_task_indices.size()), /*chunk_rows=*/2,
                              sums.make_per_task_loss(at::tensor(label_task_indices, at::kLong)));
     std::vector<TaskCounts> counts(static_cast<size_t>(tasks));
-    for (const int64_t task : label_task_indices) ++counts[static_cast<size_t>(task)].label_tokens;
+    for (const int64_t task : label_task_indices) {
+      ++counts[static_cast<size_t>(task)].label_tokens;
+      ++counts[static_cast<size_t>(task)].label_weight;
+    }
     const at::Tensor scalars = sums.compute_metric_scalars().to(at::kDouble);
     const auto results =
         make_task_results({scalars.const_data_ptr<double>(), static_cast<size_t>(scalars.numel())}, counts);
