@@ -201,8 +201,9 @@ ImageView compute_image_view(ImageSize size, const ImageProcessorSettings& setti
   const ImageSize resized_size =
       settings.shortest_edge ? scale_shortest_edge(padded_size, *settings.shortest_edge) : settings.resized_size;
   ImageView view = make_resized_view(padded_size, resized_size);
-  view.offset_x = static_cast<double>((padded_size.width - size.width) / 2) * view.scale_x;
-  view.offset_y = static_cast<double>((padded_size.height - size.height) / 2) * view.scale_y;
+  const int64_t left = (padded_size.width - size.width) / 2, top = (padded_size.height - size.height) / 2;
+  view.offset_x = static_cast<double>(left) * view.scale_x;
+  view.offset_y = static_cast<double>(top) * view.scale_y;
   if (!settings.crop_size) return view;
   const CropOverlap rows = compute_center_overlap(resized_size.height, settings.crop_size->height);
   const CropOverlap columns = compute_center_overlap(resized_size.width, settings.crop_size->width);
