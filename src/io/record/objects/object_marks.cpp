@@ -27,11 +27,6 @@ struct ListedObjects {
   std::vector<int64_t> image_indices;  ///< of the boxes; empty: the first image
 };
 
-const RecordJson* find_content(const RecordJson& object, const char* key) {
-  const RecordJson* value = find_present_value(object, {key});
-  return value != nullptr && !is_blank(*value) ? value : nullptr;
-}
-
 /// Returns the numbers of a box or a point. `index` counts from 0, for messages.
 std::vector<double> parse_coordinates(const RecordJson& value, size_t index) {
   const bool is_list =
@@ -90,7 +85,7 @@ std::vector<int64_t> parse_image_indices(const RecordJson& value, size_t num_box
 std::optional<std::string> find_box_key(const RecordJson& record) {
   std::optional<std::string> found_key;
   for (const char* key : {"objects", "bbox", "bboxes", "boxes"}) {
-    if (find_content(record, key) == nullptr) continue;
+    if (find_non_blank_value(record, key) == nullptr) continue;
     if (found_key) {
       throw data_error("it has boxes under \"{}\" and \"{}\"; keep one, or set data.ignore_keys=[{}]", *found_key, key,
                        key);
@@ -121,14 +116,14 @@ ListedObjects parse_listed_objects(const RecordJson& record, const std::string& 
   const RecordJson& content = record[key];
   if (key != "objects") {
     listed.boxes = parse_boxes(content);
-    if (const RecordJson* unit = find_content(record, "bbox_type")) listed.unit = parse_unit(*unit);
+    if (const RecordJson* unit = find_non_blank_value(record, "bbox_type")) listed.unit = parse_unit(*unit);
     return listed;
   }
   check_object_keys(content);
-  if (const RecordJson* names = find_content(content, "ref")) listed.names = parse_names(*names);
-  if (const RecordJson* boxes = find_content(content, "bbox")) listed.boxes = parse_boxes(*boxes);
-  if (const RecordJson* unit = find_content(content, "bbox_type")) listed.unit = parse_unit(*unit);
-  if (const RecordJson* images = find_content(content, "image_id"))
+  if (const RecordJson* names = find_non_blank_value(content, "ref")) listed.names = parse_names(*names);
+  if (const RecordJson* boxes = find_non_blank_value(content, "bbox")) listed.boxes = parse_boxes(*boxes);
+  if (const RecordJson* unit = find_non_blank_value(content, "bbox_type")) listed.unit = parse_unit(*unit);
+  if (const RecordJson* images = find_non_blank_value(content, "image_id"))
     listed.image_indices = parse_image_indices(*images, listed.boxes.size());
   return listed;
 }
