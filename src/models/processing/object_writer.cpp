@@ -189,6 +189,10 @@ std::vector<std::string> ObjectWriter::write_numbers(size_t object_index, const 
 
 std::vector<std::string> ObjectWriter::write_slots(const PixelLimits& limits,
                                                    const image::Augmentation& augmentation) const {
+  std::vector<std::vector<std::string>> numbers(record_.objects.size());  // once for all slots of a box
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (!record_.objects[i].is_name()) numbers[i] = write_numbers(i, limits, augmentation);
+  }
   std::vector<std::string> texts;
   texts.reserve(slots_.size());
   for (const Slot& slot : slots_) {
@@ -197,8 +201,8 @@ std::vector<std::string> ObjectWriter::write_slots(const PixelLimits& limits,
       texts.push_back(fmt::format(fmt::runtime(format_.name), fmt::arg("name", object.name)));
       continue;
     }
-    const std::vector<std::string> numbers = write_numbers(slot.object_index, limits, augmentation);
-    texts.push_back(slot.number_index ? numbers[*slot.number_index] : fill_box_format(format_, numbers));
+    const std::vector<std::string>& box = numbers[slot.object_index];
+    texts.push_back(slot.number_index ? box[*slot.number_index] : fill_box_format(format_, box));
   }
   return texts;
 }
