@@ -44,8 +44,8 @@ ordered_json axis_values_to_json(const std::optional<image::PerAxis<T>>& axes) {
 /// Adds an option with one number for each axis. `expected` is the error message for invalid
 /// values.
 template <class T, class IsValid>
-void add_axes_option(OptionTable& table, const std::string& key, std::optional<image::PerAxis<T>>& axes_option,
-                     const IsValid& is_valid, const std::string& expected, const std::string& doc) {
+void add_axes_option(OptionTable& table, std::string_view key, std::optional<image::PerAxis<T>>& axes_option,
+                     const IsValid& is_valid, const std::string& expected, OptionInfo info) {
   table.add_structured_option(
       key, "float, list (of three) or auto", [&axes_option] { return axis_values_to_json(axes_option); },
       [&axes_option, is_valid, expected](const ordered_json& value) -> std::optional<std::string> {
@@ -58,7 +58,7 @@ void add_axes_option(OptionTable& table, const std::string& key, std::optional<i
         axes_option = *axes;
         return std::nullopt;
       },
-      doc);
+      std::move(info));
 }
 
 /// Maximum absolute value of the ends of a window. Voxels are computed in fp32, where a larger
@@ -102,62 +102,83 @@ void declare_options(OptionTable& table, VolumeOptions& options) {
   using image::SlicePlane;
   using image::TimeSeriesMode;
   using image::VolumeNormalization;
-  table.add_enum("data.volume.as", options.input_form,
-                 {{"volume", VolumeInputForm::kVolume}, {"slices", VolumeInputForm::kSlices}},
-                 "How a model receives a scan (NIfTI). volume: as a volume, for families that take volumes. slices: as "
-                 "several images at its placeholder, for families that take several images (docs/volumes.md).");
+  table.add_enum(
+      keys::data::kVolumeAs, options.input_form,
+      {{"volume", VolumeInputForm::kVolume}, {"slices", VolumeInputForm::kSlices}},
+      {.doc = "How a model receives a scan (NIfTI). volume: as a volume, for families that take volumes. slices: as "
+              "several images at its placeholder, for families that take several images (docs/volumes.md).",
+       .resume = ResumeRule::kIfRequested});
   add_axes_option<int64_t>(
-      table, "data.volume.size", options.size, [](int64_t side) { return side >= 8 && side <= kMaxVoxelsPerAxis; },
+      table, keys::data::kVolumeSize, options.size, [](int64_t side) { return side >= 8 && side <= kMaxVoxelsPerAxis; },
       fmt::format("must be auto, a number of voxels from 8 to {}, or three such numbers, towards right, front and top",
                   kMaxVoxelsPerAxis),
-      "Size in voxels of the grid that volumes are resampled to: one number, or three, towards the subject's right, "
-      "front and top. auto: the size that the model was made for.");
+      {.doc = "Size in voxels of the grid that volumes are resampled to: one number, or three, towards the subject's "
+              "right, "
+              "front and top. auto: the size that the model was made for.",
+       .resume = ResumeRule::kIfRequested,
+       .unit = "voxels"});
   add_axes_option<double>(
-      table, "data.volume.spacing", options.spacing,
+      table, keys::data::kVolumeSpacing, options.spacing,
       [](double spacing) { return spacing >= kMinSpacingMm && spacing <= kMaxSpacingMm; },
       fmt::format("must be auto, a number of mm from {} to {}, or three such numbers", kMinSpacingMm, kMaxSpacingMm),
-      "Voxel spacing in millimeters. Voxels beyond data.volume.size are then cropped, and missing ones are padded with "
-      "0. auto: the whole field of view is resampled to that size, whatever its spacing.");
+      {.doc = "Voxel spacing in millimeters. Voxels beyond data.volume.size are then cropped, and missing ones are "
+              "padded with "
+              "0. auto: the whole field of view is resampled to that size, whatever its spacing.",
+       .resume = ResumeRule::kIfRequested,
+       .unit = "mm"});
   table.add_enum(
-      "data.volume.normalization", options.normalization,
+      keys::data::kVolumeNormalization, options.normalization,
       {{"zscore", VolumeNormalization::kZScore},
        {"zscore_foreground", VolumeNormalization::kZScoreForeground},
        {"percentile", VolumeNormalization::kPercentile},
        {"window", VolumeNormalization::kWindow},
        {"none", VolumeNormalization::kNone}},
-      "Normalization of voxel values. zscore: mean 0 and standard deviation 1 over all voxels. zscore_foreground: the "
-      "same over the voxels that are not 0. percentile: data.volume.percentiles are mapped to 0 and 1, and values "
-      "beyond them are clipped. window: the same with data.volume.window, for CT.");
+      {.doc =
+           "Normalization of voxel values. zscore: mean 0 and standard deviation 1 over all voxels. zscore_foreground: "
+           "the "
+           "same over the voxels that are not 0. percentile: data.volume.percentiles are mapped to 0 and 1, and values "
+           "beyond them are clipped. window: the same with data.volume.window, for CT.",
+       .resume = ResumeRule::kIfRequested});
   table.add_structured_option(
-      "data.volume.percentiles", "list (of two floats)", [&options] { return ordered_json(options.percentiles); },
+      keys::data::kVolumePercentiles, "list (of two floats)", [&options] { return ordered_json(options.percentiles); },
       [&options](const ordered_json& value) { return parse_percentiles(value, options.percentiles); },
-      "Percentiles of a volume that data.volume.normalization=percentile maps to 0 and 1.");
+      {.doc = "Percentiles of a volume that data.volume.normalization=percentile maps to 0 and 1.",
+       .resume = ResumeRule::kIfRequested});
   table.add_structured_option(
-      "data.volume.window", "list (of two floats, or of three such lists)",
+      keys::data::kVolumeWindow, "list (of two floats, or of three such lists)",
       [&options] { return windows_to_json(options.windows); },
       [&options](const ordered_json& value) { return parse_windows(value, options.windows); },
-      "Values that data.volume.normalization=window maps to 0 and 1, or that are black and white in slices; in CT "
-      "[-160, 240] for soft tissue. Slices may have three windows, for red, green and blue. Empty: slices use the "
-      "percentiles 0.5 and 99.5.");
-  table.add_enum("data.volume.series", options.time_series_mode,
-                 {{"refuse", TimeSeriesMode::kRejected},
-                  {"mean", TimeSeriesMode::kMean},
-                  {"frames", TimeSeriesMode::kSampledFrames}},
-                 "Handling of files with a time axis (functional MRI). refuse: a bad sample. mean: the mean of the "
-                 "frames is one volume. frames: up to data.volume.max_frames frames, evenly spaced, are a volume each, "
-                 "at the same placeholder.");
-  table.add("data.volume.max_frames", options.max_frames, "Maximum number of frames used per series.",
-            std::optional{between<int64_t>(1, 4096)});
-  table.add_enum("data.volume.dtype", options.dtype, {{"float32", at::kFloat}, {"float16", at::kHalf}},
-                 "Data type in which volumes are stored until the model receives them. float16 halves their memory and "
-                 "the data copied to the device.");
-  table.add("data.volume.slices", options.max_slices,
-            "Maximum number of slices per volume with data.volume.as=slices, evenly spaced.",
-            std::optional{between<int64_t>(1, 4096)});
+      {.doc =
+           "Values that data.volume.normalization=window maps to 0 and 1, or that are black and white in slices; in CT "
+           "[-160, 240] for soft tissue. Slices may have three windows, for red, green and blue. Empty: slices use the "
+           "percentiles 0.5 and 99.5.",
+       .resume = ResumeRule::kIfRequested});
   table.add_enum(
-      "data.volume.plane", options.plane,
+      keys::data::kVolumeSeries, options.time_series_mode,
+      {{"refuse", TimeSeriesMode::kRejected},
+       {"mean", TimeSeriesMode::kMean},
+       {"frames", TimeSeriesMode::kSampledFrames}},
+      {.doc = "Handling of files with a time axis (functional MRI). refuse: a bad sample. mean: the mean of the "
+              "frames is one volume. frames: up to data.volume.max_frames frames, evenly spaced, are a volume each, "
+              "at the same placeholder.",
+       .resume = ResumeRule::kFree});
+  table.add(keys::data::kVolumeMaxFrames, options.max_frames,
+            {.doc = "Maximum number of frames used per series.", .resume = ResumeRule::kFree, .unit = "frames"},
+            between<int64_t>(1, 4096));
+  table.add_enum(
+      keys::data::kVolumeDtype, options.dtype, {{"float32", at::kFloat}, {"float16", at::kHalf}},
+      {.doc = "Data type in which volumes are stored until the model receives them. float16 halves their memory and "
+              "the data copied to the device.",
+       .resume = ResumeRule::kIfRequested});
+  table.add(keys::data::kVolumeSlices, options.max_slices,
+            {.doc = "Maximum number of slices per volume with data.volume.as=slices, evenly spaced.",
+             .resume = ResumeRule::kFree,
+             .unit = "slices"},
+            between<int64_t>(1, 4096));
+  table.add_enum(
+      keys::data::kVolumePlane, options.plane,
       {{"axial", SlicePlane::kAxial}, {"coronal", SlicePlane::kCoronal}, {"sagittal", SlicePlane::kSagittal}},
-      "Orientation of the slices.");
+      {.doc = "Orientation of the slices.", .resume = ResumeRule::kIfRequested});
 }
 
 image::VolumeSettings VolumeOptions::make_volume_settings(image::PerAxis<int64_t> default_size) const {

@@ -13,16 +13,6 @@
 
 namespace vlmtrain::train {
 
-/// Whether a run may resume with a changed value of a key (docs/resuming.md).
-enum class SettingChangePolicy : uint8_t {
-  kAllowed,      ///< always; the key is not part of the fingerprint
-  kIfRequested,  ///< with training.resume=changed
-  kNever,        ///< never: checkpoints or the sample order would not match the changed value
-};
-
-/// Returns the keys with `policy`. Each key of the configuration has exactly one policy.
-std::span<const std::string_view> get_keys_with_policy(SettingChangePolicy policy);
-
 // Keys of a fingerprint that are not keys of the configuration. The names appear in messages.
 
 /// The number of records.
@@ -37,7 +27,8 @@ inline constexpr const char* kTotalStepsKey = "steps (training.max_steps or trai
 
 /// Returns the fingerprint of a run: the values of all keys that affect its results, as text by
 /// key. A checkpoint stores it. `num_samples`: number of records in data.train. Lacks
-/// kBaseWeightsKey and kSampleSizesKey, which the caller adds.
+/// kBaseWeightsKey and kSampleSizesKey, which the caller adds. Keys with ResumeRule::kFree are not
+/// part of it.
 nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t num_samples);
 
 /// Returns the value of a key as text, for any JSON type; empty if it is missing.
@@ -48,7 +39,7 @@ struct SettingChange {
   std::string key;
   std::string old_value;  ///< shortened for messages
   std::string new_value;  ///< shortened for messages
-  SettingChangePolicy policy = SettingChangePolicy::kIfRequested;
+  ResumeRule rule = ResumeRule::kIfRequested;
 
   /// Returns for example "training.seed: was 0, is 7".
   std::string text() const;

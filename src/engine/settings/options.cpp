@@ -64,77 +64,155 @@ at::ScalarType to_dtype(Precision precision) {
 
 void declare_options(OptionTable& table, TrainingOptions& options) {
   table.set_section_description("training", "Batch size, length of the run, optimizer and learning rate.");
-  table.add("training.global_batch_size", options.global_batch_size,
-            "Number of samples per optimizer step. It is exact unless `training.global_batch_tokens` is set: neither "
-            "memory nor the micro-batch size changes it.",
-            std::optional{between<int64_t>(1, kMaxSamplesPerStep)});
-  table.add("training.micro_batch_size", options.micro_batch_size,
-            "Number of samples per forward and backward pass; must divide a global batch of samples. `auto`: each step "
-            "is split according to its own samples into as few micro-batches as memory allows; on the CPU with at most "
-            "8 samples each.",
-            std::optional{allow_auto(between<int64_t>(1, kMaxSamplesPerStep))});
-  table.add("training.max_steps", options.max_steps,
-            "Number of optimizer steps. `auto`: as many as `training.epochs` requires.",
-            std::optional{allow_auto(between<int64_t>(1, kMaxSteps))});
-  table.add("training.epochs", options.epochs,
-            "Number of passes over the data set if max_steps is `auto`; rounded up to whole steps.",
-            std::optional{between(kMinEpochs, kMaxEpochs)});
-  table.add("training.learning_rate", options.learning_rate, "Peak learning rate.", std::optional{at_least(0.0)});
-  table.add("training.vision_learning_rate", options.vision_learning_rate,
-            "Peak learning rate of the vision tower. `auto`: `training.learning_rate`.",
-            std::optional{allow_auto(at_least(0.0))});
-  table.add("training.projector_learning_rate", options.projector_learning_rate,
-            "Peak learning rate of the projector. `auto`: `training.learning_rate`.",
-            std::optional{allow_auto(at_least(0.0))});
-  table.add("training.mask_learning_rate", options.mask_learning_rate,
-            "For models that predict masks: peak learning rate of the mask encoder and decoder. `auto`: "
-            "`training.learning_rate`.",
-            std::optional{allow_auto(at_least(0.0))});
-  table.add("training.text_loss_weight", options.mask_loss_weights.text,
-            "For models that predict masks: weight of the text's cross-entropy in the loss.",
-            std::optional{between(0.0, kMaxLossWeight)});
-  table.add("training.mask_bce_weight", options.mask_loss_weights.bce,
-            "For models that predict masks: weight of the binary cross-entropy of the mask pixels, averaged over the "
-            "pixels of the global batch.",
-            std::optional{between(0.0, kMaxLossWeight)});
-  table.add("training.mask_dice_weight", options.mask_loss_weights.dice,
-            "For models that predict masks: weight of the Dice loss, averaged over the masks of the global batch.",
-            std::optional{between(0.0, kMaxLossWeight)});
-  table.add("training.adam_beta1", options.adam_beta1, "AdamW's decay of the first moment.",
-            std::optional{in_half_open_range(0.0, 1.0)});
-  table.add("training.adam_beta2", options.adam_beta2, "AdamW's decay of the second moment.",
-            std::optional{in_half_open_range(0.0, 1.0)});
-  table.add("training.adam_epsilon", options.adam_epsilon, "AdamW's epsilon.", std::optional{exceeds(0.0)});
-  table.add("training.weight_decay", options.weight_decay,
-            "AdamW's decoupled weight decay. Applies only to tensors with two or more dimensions.",
-            std::optional{at_least(0.0)});
-  table.add("training.warmup_ratio", options.warmup_ratio,
-            "Fraction of the steps in which the learning rate rises to its peak.", std::optional{between(0.0, 1.0)});
-  table.add_enum("training.lr_scheduler", options.lr_scheduler, kScheduleShapeNames,
-                 "Learning rate schedule after the warm-up: decay to zero, or constant.");
-  table.add("training.max_grad_norm", options.max_grad_norm,
-            "Maximum global norm of the gradient; larger gradients are scaled down to it. 0: no clipping.",
-            std::optional{at_least(0.0)});
-  table.add_enum("training.precision", options.precision, kPrecisionNames,
-                 "Data type of the model's computation. With bf16 and fp16 the optimizer keeps fp32 master weights, "
-                 "and gradients are accumulated in fp32 over the micro-batches. fp16 uses a loss scale.");
-  table.add("training.loss_scale", options.loss_scale,
-            "With fp16: factor on the loss before the backward pass. `auto`: 65536 at first, halved after a step whose "
-            "gradients overflow, which is skipped, and doubled after `training.loss_scale_growth_steps` steps without "
-            "overflow.",
-            std::optional{allow_auto(exceeds(0.0))});
-  table.add("training.loss_scale_growth_steps", options.loss_scale_growth_steps,
-            "With fp16 and `training.loss_scale: auto`: number of steps without an overflow after which the loss scale "
-            "doubles.",
-            std::optional{at_least<int64_t>(1)});
-  table.add_enum("training.optimizer_states", options.optimizer_states, kOptimizerStateDtypeNames,
-                 "Data type of AdamW's moments. bf16: rounded stochastically. 8bit: block-wise and dynamic, as in "
-                 "bitsandbytes; embeddings in fp32. Tensors with fewer than 4096 elements are always in fp32.");
-  table.add_enum("training.kernels", options.kernels, kKernelBackendNames,
-                 "On CUDA: vlmtrain's custom kernels, each of which fuses several of ATen's, or only ATen's kernels. A "
-                 "custom kernel whose results on a GPU differ from ATen's is disabled when the run starts.");
-  table.add("training.seed", options.seed, "Seed of the order of the samples and of all other randomness.",
-            std::optional{at_least<int64_t>(0)});
+  table.add(
+      keys::training::kGlobalBatchSize, options.global_batch_size,
+      {.doc = "Number of samples per optimizer step. It is exact unless `training.global_batch_tokens` is set: neither "
+              "memory nor the micro-batch size changes it.",
+       .resume = ResumeRule::kIfRequested,
+       .unit = "samples",
+       .hints = {{.names = {"per_device_train_batch_size", "per_gpu_train_batch_size", "train_micro_batch_size_per_gpu",
+                            "device_batch_size", "batch_size", "train_batch_size", "per_device_batch_size"},
+                  .text = "training.global_batch_size is the exact number of samples per step; the planner chooses "
+                          "training.micro_batch_size (auto)"}}},
+      between<int64_t>(1, kMaxSamplesPerStep));
+  table.add(
+      keys::training::kMicroBatchSize, options.micro_batch_size,
+      {.doc =
+           "Number of samples per forward and backward pass; must divide a global batch of samples. `auto`: each step "
+           "is split according to its own samples into as few micro-batches as memory allows; on the CPU with at most "
+           "8 samples each.",
+       .resume = ResumeRule::kFree,
+       .unit = "samples",
+       .hints = {{.names = {"gradient_accumulation_steps", "accumulate_grad_batches", "gradient_accumulation",
+                            "grad_accum_steps"},
+                  .text = "training.global_batch_size / training.micro_batch_size; set the global batch size, the "
+                          "planner chooses the micro-batch size"}}},
+      allow_auto(between<int64_t>(1, kMaxSamplesPerStep)));
+  table.add(
+      keys::training::kMaxSteps, options.max_steps,
+      {.doc = "Number of optimizer steps. `auto`: as many as `training.epochs` requires.",
+       .resume = ResumeRule::kIfRequested,
+       .unit = "steps",
+       .hints = {{.names = {"num_steps", "total_steps", "max_train_steps", "num_training_steps", "train_steps"}}}},
+      allow_auto(between<int64_t>(1, kMaxSteps)));
+  table.add(keys::training::kEpochs, options.epochs,
+            {.doc = "Number of passes over the data set if max_steps is `auto`; rounded up to whole steps.",
+             .resume = ResumeRule::kIfRequested,
+             .unit = "epochs",
+             .hints = {{.names = {"num_train_epochs", "num_epochs", "n_epochs", "max_epochs"}}}},
+            between(kMinEpochs, kMaxEpochs));
+  table.add(keys::training::kLearningRate, options.learning_rate,
+            {.doc = "Peak learning rate.", .resume = ResumeRule::kIfRequested, .hints = {{.names = {"lr", "base_lr"}}}},
+            at_least(0.0));
+  table.add(
+      keys::training::kVisionLearningRate, options.vision_learning_rate,
+      {.doc = "Peak learning rate of the vision tower. `auto`: `training.learning_rate`.",
+       .resume = ResumeRule::kIfRequested,
+       .hints = {{.names = {"vit_lr", "vision_lr", "vision_tower_lr", "mm_vision_tower_lr", "vision_encoder_lr"}}}},
+      allow_auto(at_least(0.0)));
+  table.add(keys::training::kProjectorLearningRate, options.projector_learning_rate,
+            {.doc = "Peak learning rate of the projector. `auto`: `training.learning_rate`.",
+             .resume = ResumeRule::kIfRequested,
+             .hints = {{.names = {"aligner_lr", "merger_lr", "projector_lr", "mm_projector_lr", "connector_lr"}}}},
+            allow_auto(at_least(0.0)));
+  table.add(keys::training::kMaskLearningRate, options.mask_learning_rate,
+            {.doc = "For models that predict masks: peak learning rate of the mask encoder and decoder. `auto`: "
+                    "`training.learning_rate`.",
+             .resume = ResumeRule::kIfRequested},
+            allow_auto(at_least(0.0)));
+  table.add(keys::training::kTextLossWeight, options.mask_loss_weights.text,
+            {.doc = "For models that predict masks: weight of the text's cross-entropy in the loss.",
+             .resume = ResumeRule::kIfRequested},
+            between(0.0, kMaxLossWeight));
+  table.add(
+      keys::training::kMaskBceWeight, options.mask_loss_weights.bce,
+      {.doc = "For models that predict masks: weight of the binary cross-entropy of the mask pixels, averaged over the "
+              "pixels of the global batch.",
+       .resume = ResumeRule::kIfRequested},
+      between(0.0, kMaxLossWeight));
+  table.add(
+      keys::training::kMaskDiceWeight, options.mask_loss_weights.dice,
+      {.doc = "For models that predict masks: weight of the Dice loss, averaged over the masks of the global batch.",
+       .resume = ResumeRule::kIfRequested},
+      between(0.0, kMaxLossWeight));
+  table.add(keys::training::kAdamBeta1, options.adam_beta1,
+            {.doc = "AdamW's decay of the first moment.",
+             .resume = ResumeRule::kIfRequested,
+             .hints = {{.names = {"beta1", "adam_beta_1"}}}},
+            in_half_open_range(0.0, 1.0));
+  table.add(keys::training::kAdamBeta2, options.adam_beta2,
+            {.doc = "AdamW's decay of the second moment.",
+             .resume = ResumeRule::kIfRequested,
+             .hints = {{.names = {"beta2", "adam_beta_2"}}}},
+            in_half_open_range(0.0, 1.0));
+  table.add(keys::training::kAdamEpsilon, options.adam_epsilon,
+            {.doc = "AdamW's epsilon.",
+             .resume = ResumeRule::kIfRequested,
+             .hints = {{.names = {"adam_eps", "eps", "epsilon"}}}},
+            exceeds(0.0));
+  table.add(keys::training::kWeightDecay, options.weight_decay,
+            {.doc = "AdamW's decoupled weight decay. Applies only to tensors with two or more dimensions.",
+             .resume = ResumeRule::kIfRequested},
+            at_least(0.0));
+  table.add(keys::training::kWarmupRatio, options.warmup_ratio,
+            {.doc = "Fraction of the steps in which the learning rate rises to its peak.",
+             .resume = ResumeRule::kIfRequested,
+             .hints = {{.names = {"warmup_steps", "num_warmup_steps"},
+                        .text = "training.warmup_ratio: warm-up steps / total steps"}}},
+            between(0.0, 1.0));
+  table.add_enum(keys::training::kLrScheduler, options.lr_scheduler, kScheduleShapeNames,
+                 {.doc = "Learning rate schedule after the warm-up: decay to zero, or constant.",
+                  .resume = ResumeRule::kIfRequested,
+                  .hints = {{.names = {"lr_scheduler_type", "scheduler", "lr_schedule"}}}});
+  table.add(
+      keys::training::kMaxGradNorm, options.max_grad_norm,
+      {.doc = "Maximum global norm of the gradient; larger gradients are scaled down to it. 0: no clipping.",
+       .resume = ResumeRule::kIfRequested,
+       .hints = {{.names = {"gradient_clipping", "clip_grad", "clip_grad_norm", "max_norm", "gradient_clip_val"}}}},
+      at_least(0.0));
+  table.add_enum(
+      keys::training::kPrecision, options.precision, kPrecisionNames,
+      {.doc = "Data type of the model's computation. With bf16 and fp16 the optimizer keeps fp32 master weights, "
+              "and gradients are accumulated in fp32 over the micro-batches. fp16 uses a loss scale.",
+       .resume = ResumeRule::kIfRequested,
+       .hints = {{.names = {"fp16"}, .text = "training.precision: fp16"},
+                 {.names = {"bf16"}, .text = "training.precision: bf16"},
+                 {.names = {"tf32"}, .text = "no equivalent: training.precision is bf16, fp16 or fp32"},
+                 {.names = {"torch_dtype", "dtype", "compute_dtype", "mixed_precision", "bnb_4bit_compute_dtype",
+                            "model_dtype"}}}});
+  table.add(
+      keys::training::kLossScale, options.loss_scale,
+      {.doc =
+           "With fp16: factor on the loss before the backward pass. `auto`: 65536 at first, halved after a step whose "
+           "gradients overflow, which is skipped, and doubled after `training.loss_scale_growth_steps` steps without "
+           "overflow.",
+       .resume = ResumeRule::kIfRequested},
+      allow_auto(exceeds(0.0)));
+  table.add(
+      keys::training::kLossScaleGrowthSteps, options.loss_scale_growth_steps,
+      {.doc =
+           "With fp16 and `training.loss_scale: auto`: number of steps without an overflow after which the loss scale "
+           "doubles.",
+       .resume = ResumeRule::kIfRequested,
+       .unit = "steps"},
+      at_least<int64_t>(1));
+  table.add_enum(
+      keys::training::kOptimizerStates, options.optimizer_states, kOptimizerStateDtypeNames,
+      {.doc = "Data type of AdamW's moments. bf16: rounded stochastically. 8bit: block-wise and dynamic, as in "
+              "bitsandbytes; embeddings in fp32. Tensors with fewer than 4096 elements are always in fp32.",
+       .resume = ResumeRule::kIfRequested,
+       .hints = {{.names = {"optim", "optimizer", "optimizer_name", "optim_type"},
+                  .text = "the optimizer is AdamW; training.optimizer_states: 8bit stores its moments in 8 bits"}}});
+  table.add_enum(
+      keys::training::kKernels, options.kernels, kKernelBackendNames,
+      {.doc = "On CUDA: vlmtrain's custom kernels, each of which fuses several of ATen's, or only ATen's kernels. A "
+              "custom kernel whose results on a GPU differ from ATen's is disabled when the run starts.",
+       .resume = ResumeRule::kFree});
+  table.add(keys::training::kSeed, options.seed,
+            {.doc = "Seed of the order of the samples and of all other randomness.",
+             .resume = ResumeRule::kNever,
+             .hints = {{.names = {"random_seed", "data_seed", "manual_seed"}}}},
+            at_least<int64_t>(0));
   declare_options(table, options.batch_and_tasks);
 }
 

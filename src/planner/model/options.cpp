@@ -52,47 +52,71 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
       "memory",
       "Memory limit and ways to save memory. The planner sets the values that are `auto` (docs/planner.md, for the CPU "
       "docs/memory.md). None of them changes loss or gradients beyond rounding.");
-  table.add("memory.limit_gb", options.limit_gb,
-            "Maximum memory of the process in GB of 10⁹ bytes. On a GPU: GPU memory, CUDA's context included; memory "
-            "of other processes does not count. On the CPU: host memory. `auto`: the whole GPU, or the host memory "
-            "that is free and allowed when the run starts.",
-            std::optional{allow_auto(gigabytes_check)});
-  table.add_enum("memory.mode", options.mode, list_memory_modes(),
-                 "Share of that memory that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.");
+  table.add(
+      keys::memory::kLimitGb, options.limit_gb,
+      {.doc = "Maximum memory of the process in GB of 10⁹ bytes. On a GPU: GPU memory, CUDA's context included; memory "
+              "of other processes does not count. On the CPU: host memory. `auto`: the whole GPU, or the host memory "
+              "that is free and allowed when the run starts.",
+       .resume = ResumeRule::kFree,
+       .unit = "GB"},
+      allow_auto(gigabytes_check));
+  table.add_enum(
+      keys::memory::kMode, options.mode, list_memory_modes(),
+      {.doc = "Share of that memory that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.",
+       .resume = ResumeRule::kFree});
   const auto is_valid_recompute_option = [](const std::string& text) {
     static const std::regex block_counts_pattern("[0-9]{1,6}([+][0-9]{1,6}(/[0-9]{1,6})?)?");
     return text == "auto" || text == "none" || text == "all" || std::regex_match(text, block_counts_pattern);
   };
   table.add(
-      "memory.recompute", options.recompute.text,
-      "Number of blocks whose activations are recomputed in the backward pass instead of kept (activation "
-      "checkpointing). One number applies to the vision tower and the language model each; `V+L` sets V and L. "
-      "`V+L/A`: A of the L blocks keep their attention outputs, which are not recomputed. `auto`: the fastest setting "
-      "that fits.",
-      std::optional{ValueCheck<std::string>{"auto, none, all, a number of blocks, two as V+L or three as V+L/A",
-                                            is_valid_recompute_option}});
-  table.add("memory.vision_tiles_per_pass", options.vision_tiles_per_pass,
-            "Maximum number of tiles that the vision tower processes at a time. 0: all tiles of a micro-batch. `auto`: "
-            "all, or fewer if nothing else fits.",
-            std::optional{allow_auto(at_least<int64_t>(0))});
+      keys::memory::kRecompute, options.recompute.text,
+      {.doc = "Number of blocks whose activations are recomputed in the backward pass instead of kept (activation "
+              "checkpointing). One number applies to the vision tower and the language model each; `V+L` sets V and L. "
+              "`V+L/A`: A of the L blocks keep their attention outputs, which are not recomputed. `auto`: the fastest "
+              "setting "
+              "that fits.",
+       .resume = ResumeRule::kFree,
+       .hints = {{.names = {"gradient_checkpointing", "use_gradient_checkpointing", "activation_checkpointing",
+                            "grad_checkpoint", "use_reentrant_gc", "vit_gradient_checkpointing"},
+                  .text = "memory.recompute: auto recomputes as few blocks as fit"}}},
+      ValueCheck<std::string>{"auto, none, all, a number of blocks, two as V+L or three as V+L/A",
+                              is_valid_recompute_option});
   table.add(
-      "memory.loss_chunk_rows", options.loss_chunk_rows,
-      "Maximum number of label positions whose logits exist at a time. `auto`: 512, or fewer if nothing else fits.",
-      std::optional{allow_auto(at_least<int64_t>(1))});
-  table.add("memory.expandable_segments", options.expandable_segments,
-            "If true, GPU memory is reserved in segments that grow, so that changing batch sizes do not fragment it. "
-            "false: PyTorch's fixed segments.");
-  table.add("memory.allow_splits", options.allow_splits,
-            "If true, `training.micro_batch_size` may be too large for the largest samples: micro-batches that do not "
-            "fit are split, which does not change the result. Otherwise such a run is refused at the start.");
-  table.add("memory.look_ahead", options.look_ahead,
-            "If true, on a GPU a child process dry-runs the run's own micro-batches a few steps ahead. Micro-batches "
-            "that would not fit are split before they fail (docs/memory.md).");
-  table.add_alias("memory.twin", "memory.look_ahead");
-  table.add("memory.empty_cache_above", options.empty_cache_threshold,
-            "On a GPU: share of the reserved memory that may be unallocated at the step's peak. Above it, the "
-            "allocator's cache is emptied before the next step. 1: never.",
-            std::optional{between(0.0, 1.0)});
+      keys::memory::kVisionTilesPerPass, options.vision_tiles_per_pass,
+      {.doc =
+           "Maximum number of tiles that the vision tower processes at a time. 0: all tiles of a micro-batch. `auto`: "
+           "all, or fewer if nothing else fits.",
+       .resume = ResumeRule::kFree,
+       .unit = "tiles"},
+      allow_auto(at_least<int64_t>(0)));
+  table.add(keys::memory::kLossChunkRows, options.loss_chunk_rows,
+            {.doc = "Maximum number of label positions whose logits exist at a time. `auto`: 512, or fewer if nothing "
+                    "else fits.",
+             .resume = ResumeRule::kFree,
+             .unit = "rows"},
+            allow_auto(at_least<int64_t>(1)));
+  table.add(
+      keys::memory::kExpandableSegments, options.expandable_segments,
+      {.doc = "If true, GPU memory is reserved in segments that grow, so that changing batch sizes do not fragment it. "
+              "false: PyTorch's fixed segments.",
+       .resume = ResumeRule::kFree});
+  table.add(
+      keys::memory::kAllowSplits, options.allow_splits,
+      {.doc =
+           "If true, `training.micro_batch_size` may be too large for the largest samples: micro-batches that do not "
+           "fit are split, which does not change the result. Otherwise such a run is refused at the start.",
+       .resume = ResumeRule::kFree});
+  table.add(
+      keys::memory::kLookAhead, options.look_ahead,
+      {.doc = "If true, on a GPU a child process dry-runs the run's own micro-batches a few steps ahead. Micro-batches "
+              "that would not fit are split before they fail (docs/memory.md).",
+       .resume = ResumeRule::kFree,
+       .aliases = {"memory.twin"}});
+  table.add(keys::memory::kEmptyCacheAbove, options.empty_cache_threshold,
+            {.doc = "On a GPU: share of the reserved memory that may be unallocated at the step's peak. Above it, the "
+                    "allocator's cache is emptied before the next step. 1: never.",
+             .resume = ResumeRule::kFree},
+            between(0.0, 1.0));
 }
 
 }  // namespace vlmtrain::planner

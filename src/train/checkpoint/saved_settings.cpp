@@ -133,11 +133,10 @@ std::string format_volume_settings(const data::VolumeOptions& options) {
   data::declare_options(current_table, current);
   data::declare_options(default_table, defaults);
   nlohmann::ordered_json non_default_values;
-  for (const auto policy : {SettingChangePolicy::kIfRequested, SettingChangePolicy::kAllowed}) {
-    for (const std::string_view key : get_keys_with_policy(policy)) {
-      if (!key.starts_with(kVolumeKeyPrefix) || current_table.format_value(key) == default_table.format_value(key))
-        continue;
-      non_default_values[std::string(key)] = current_table.format_value(key);
+  for (const auto rule : {ResumeRule::kIfRequested, ResumeRule::kFree}) {
+    for (const std::string& key : current_table.list_keys(rule)) {
+      if (current_table.format_value(key) == default_table.format_value(key)) continue;
+      non_default_values[key] = current_table.format_value(key);
     }
   }
   return non_default_values.empty() ? "" : io::to_json_string(non_default_values, 2) + "\n";

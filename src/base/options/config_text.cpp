@@ -1,4 +1,4 @@
-#include "base/config_text.h"
+#include "base/options/config_text.h"
 
 #include <fmt/format.h>
 
