@@ -8,6 +8,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/tasks.h"
@@ -74,14 +75,14 @@ std::vector<double> match_task_shares_to_sources(const TaskShares& change, const
       continue;
     }
     const auto suggestion = find_nearest_word(task, names);
-    errors.push_back(fmt::format("{}: is not a task of data.train; {}", task,
+    errors.push_back(fmt::format("{}: is not a task of {}; {}", task, keys::data::kTrain,
                                  suggestion ? fmt::format("did you mean {}?", *suggestion)
                                             : fmt::format("its tasks are {}", fmt::join(names, ", "))));
   }
   for (size_t i = 0; i < sources.size(); ++i) {
     if (!shares[i]) errors.push_back(fmt::format("{0}: has no share; give it one, which may be 0", names[i]));
   }
-  if (!errors.empty()) throw usage_error("data.task_shares:\n  {}", fmt::join(errors, "\n  "));
+  if (!errors.empty()) throw usage_error("{}:\n  {}", keys::data::kTaskShares, fmt::join(errors, "\n  "));
   std::vector<double> result;
   result.reserve(shares.size());
   for (const auto& share : shares) result.push_back(share.value_or(0));
@@ -119,8 +120,8 @@ void check_sources_have_usable_samples(const MixturePlan& plan, const SampleInde
     const bool has_usable_sample = std::ranges::any_of(
         mixture_source.samples, [&](int64_t sample) { return sample_index.shapes.is_known(sample); });
     if (!has_usable_sample) {
-      throw data_error("{}: none of its {} samples can be used; remove it from data.train or data.task_shares",
-                       mixture_source.name, mixture_source.samples.size());
+      throw data_error("{}: none of its {} samples can be used; remove it from {} or {}", mixture_source.name,
+                       mixture_source.samples.size(), keys::data::kTrain, keys::data::kTaskShares);
     }
   }
 }
@@ -198,13 +199,12 @@ void reject_oversized_samples(const PackLimits& limits, SampleIndex& sample_inde
     sample_index.shrink_infos.erase(i);
     sample_index.problems[i] = {
         .reason = "larger than a pack",
-        .message = fmt::format("sample {} has {}, {} and {}, and a pack may have {}, {}{}; raise "
-                               "data.pack_max_tokens, data.pack_max_images or data.pack_max_tiles, or shrink it with "
-                               "data.image_max_pixels",
-                               sample_index.ids[i], pluralize(size.tokens, "token"), pluralize(size.num_media, "image"),
-                               pluralize(size.tiles, "tile"), pluralize(limits.max_tokens, "token"),
-                               pluralize(limits.max_media, "image"),
-                               limits.max_tiles ? " and " + pluralize(*limits.max_tiles, "tile") : "")};
+        .message = fmt::format(
+            "sample {} has {}, {} and {}, and a pack may have {}, {}{}; raise {}, {} or {}, or shrink it with {}",
+            sample_index.ids[i], pluralize(size.tokens, "token"), pluralize(size.num_media, "image"),
+            pluralize(size.tiles, "tile"), pluralize(limits.max_tokens, "token"), pluralize(limits.max_media, "image"),
+            limits.max_tiles ? " and " + pluralize(*limits.max_tiles, "tile") : "", keys::data::kPackMaxTokens,
+            keys::data::kPackMaxImages, keys::data::kPackMaxTiles, keys::data::kImageMaxPixels)};
   }
 }
 
@@ -215,15 +215,15 @@ SampleOrder make_sample_order(const DataSet& data_set, const TaskShareSchedule& 
         return source_records.source.weight || source_records.source.repeat;
       });
   if (has_source_shares && !task_shares.empty()) {
-    throw usage_error(
-        "data.task_shares: cannot be combined with weights or repeats of sources in data.train; remove one of them");
+    throw usage_error("{}: cannot be combined with weights or repeats of sources in {}; remove one of them",
+                      keys::data::kTaskShares, keys::data::kTrain);
   }
   const bool needs_full_index =
       !task_shares.empty() || settings.pack_limits || settings.curriculum != Curriculum::kNone;
   if (needs_full_index && !sample_index.is_complete) {
-    throw usage_error(
-        "data.check_at_start: is false, but data.packing, data.curriculum and data.task_shares need an index of all "
-        "samples; set it to true");
+    throw usage_error("{}: is false, but {}, {} and {} need an index of all samples; set it to true",
+                      keys::data::kCheckAtStart, keys::data::kPacking, keys::data::kCurriculum,
+                      keys::data::kTaskShares);
   }
   MixturePlan plan = has_source_shares     ? plan_mixture_by_source(data_set)
                      : task_shares.empty() ? plan_single_source_mixture(data_set)

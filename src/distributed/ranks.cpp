@@ -23,6 +23,7 @@
 #include "distributed/rank_monitor.h"
 #include "distributed/store.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/process.h"
 #include "vlmtrain/vgpu/interface.h"
 
@@ -85,9 +86,9 @@ class Rendezvous {
     if (launch_info_.rank == 0) std::this_thread::sleep_for(20 * kPollInterval);
     throw run_error(
         "of {} ranks, these did not connect to {}:{} within {} s: {}; check that they were started and can reach it, "
-        "or increase distributed.rendezvous_seconds",
+        "or increase {}",
         launch_info_.world_size, launch_info_.master_address, launch_info_.master_port,
-        std::chrono::duration<double>(timeout_).count(), missing);
+        std::chrono::duration<double>(timeout_).count(), missing, keys::distributed::kRendezvousSeconds);
   }
 
   SharedStore& store_;

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::distributed {
 
@@ -112,9 +113,9 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const LaunchInfo& launch, bool is_
                                               std::chrono::milliseconds timeout) {
   if (!is_server && !wait_until_listening(launch, timeout)) {
     throw usage_error(
-        "rank {} cannot connect to rank 0 at {}:{} within {} s; check that it was started, or increase "
-        "distributed.rendezvous_seconds",
-        launch.rank, launch.master_address, launch.master_port, std::chrono::duration<double>(timeout).count());
+        "rank {} cannot connect to rank 0 at {}:{} within {} s; check that it was started, or increase {}", launch.rank,
+        launch.master_address, launch.master_port, std::chrono::duration<double>(timeout).count(),
+        keys::distributed::kRendezvousSeconds);
   }
   try {
     if (!is_server) return connect_to_store(launch, timeout);

@@ -13,6 +13,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/loader/sample_stream.h"
 #include "vlmtrain/io/json.h"
@@ -89,7 +90,7 @@ class Evaluator {
       if (!batch->empty()) score_samples(*batch);
     }
     if (result_.num_skipped_samples > 0 && result_.num_skipped_samples == records_.size()) {
-      throw data_error("data.eval: none of the {} samples can be used; the first: {}", records_.size(),
+      throw data_error("{}: none of the {} samples can be used; the first: {}", keys::data::kEval, records_.size(),
                        first_bad_sample_problem_);
     }
     report_dropped_samples();

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::memory {
 
@@ -64,10 +65,8 @@ std::vector<std::string> unset_libtorch_env_settings() {
 void ignore_libtorch_env_settings() {
   const auto settings = unset_libtorch_env_settings();
   if (settings.empty()) return;
-  spdlog::warn(
-      "{} in the environment is ignored, because the memory plan does not include it; set memory.expandable_segments "
-      "or memory.limit_gb instead",
-      fmt::join(settings, ", "));
+  spdlog::warn("{} in the environment is ignored, because the memory plan does not include it; set {} or {} instead",
+               fmt::join(settings, ", "), keys::memory::kExpandableSegments, keys::memory::kLimitGb);
 }
 
 }  // namespace vlmtrain::memory

@@ -20,6 +20,7 @@
 #include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/safetensors.h"
@@ -39,7 +40,7 @@ bool is_trained(const nn::Parameter& parameter) {
 at::ScalarType widen_dtype_on_overflow(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
   const std::string problem = describe_overflow(name, values, dtype);
   if (problem.empty()) return dtype;
-  spdlog::warn("{}; it is saved in F32 (set output.dtype=bf16 or fp32 to save all weights alike)", problem);
+  spdlog::warn("{}; it is saved in F32 (set {}=bf16 or fp32 to save all weights alike)", problem, keys::output::kDtype);
   return at::kFloat;
 }
 

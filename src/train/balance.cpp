@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/train/components.h"
@@ -37,24 +38,22 @@ void check_batch_scaling(const engine::TrainingOptions& training) {
   const engine::BatchAndTaskOptions& batch_and_tasks = training.batch_and_tasks;
   const bool scales = batch_and_tasks.batch_scaling != engine::BatchScaling::kNone;
   if (batch_and_tasks.global_batch_tokens && !training.max_steps) {
-    throw usage_error(
-        "training.global_batch_tokens: the number of steps per epoch is not known in advance; set training.max_steps");
+    throw usage_error("{}: the number of steps per epoch is not known in advance; set {}",
+                      keys::training::kGlobalBatchTokens, keys::training::kMaxSteps);
   }
   if (batch_and_tasks.global_batch_tokens && batch_and_tasks.reference_batch_size) {
     throw usage_error(
-        "training.reference_batch_size: counts samples, but with training.global_batch_tokens the number of samples "
-        "per step varies; set one of the two to auto");
+        "{}: counts samples, but with {} the number of samples per step varies; set one of the two to auto",
+        keys::training::kReferenceBatchSize, keys::training::kGlobalBatchTokens);
   }
   if (scales && !batch_and_tasks.global_batch_tokens && !batch_and_tasks.reference_batch_size) {
-    throw usage_error(
-        "training.batch_scaling: {} needs a reference; set training.reference_batch_size or "
-        "training.global_batch_tokens, or set it to none",
-        engine::to_string(batch_and_tasks.batch_scaling));
+    throw usage_error("{}: {} needs a reference; set {} or {}, or set it to none", keys::training::kBatchScaling,
+                      engine::to_string(batch_and_tasks.batch_scaling), keys::training::kReferenceBatchSize,
+                      keys::training::kGlobalBatchTokens);
   }
   if (!scales && batch_and_tasks.reference_batch_size) {
-    throw usage_error(
-        "training.reference_batch_size: has no effect with training.batch_scaling=none; set it to sqrt (usual for "
-        "AdamW) or linear");
+    throw usage_error("{}: has no effect with {}=none; set it to sqrt (usual for AdamW) or linear",
+                      keys::training::kReferenceBatchSize, keys::training::kBatchScaling);
   }
 }
 
@@ -135,7 +134,7 @@ std::vector<double> parse_task_weights(const std::vector<std::string>& entries, 
     const auto it = std::ranges::find(tasks.names(), name);
     if (it == tasks.names().end()) {
       const auto suggestion = find_nearest_word(name, tasks.names());
-      errors.push_back(fmt::format("{}: is not a task of data.train; {}", name,
+      errors.push_back(fmt::format("{}: is not a task of {}; {}", name, keys::data::kTrain,
                                    suggestion ? fmt::format("did you mean {}?", *suggestion)
                                               : fmt::format("its tasks are {}", fmt::join(tasks.names(), ", "))));
       continue;
@@ -149,7 +148,7 @@ std::vector<double> parse_task_weights(const std::vector<std::string>& entries, 
     if (!weights[task]) errors.push_back(fmt::format("{0}: has no weight; add {0}=1", tasks.names()[task]));
     complete_weights.push_back(weights[task].value_or(1.0));
   }
-  if (!errors.empty()) throw usage_error("training.task_weights:\n  {}", fmt::join(errors, "\n  "));
+  if (!errors.empty()) throw usage_error("{}:\n  {}", keys::training::kTaskWeights, fmt::join(errors, "\n  "));
   return normalize_task_weights(std::move(complete_weights), tasks.sample_counts());
 }
 
@@ -164,20 +163,19 @@ namespace {
 /// Throws UserError (kUsage) if keys contradict each other or need several tasks.
 void check_task_options(const engine::BatchAndTaskOptions& options, const data::TaskTable& tasks) {
   if (options.task_weighting != engine::TaskWeighting::kFixed && !options.task_weights.empty()) {
-    throw usage_error(
-        "training.task_weights: has entries, but training.task_weighting is not fixed; set it to fixed, or remove the "
-        "entries");
+    throw usage_error("{}: has entries, but {} is not fixed; set it to fixed, or remove the entries",
+                      keys::training::kTaskWeights, keys::training::kTaskWeighting);
   }
   if (tasks.num_tasks() > 1) return;
   const std::string task_name_suffix = tasks.names().empty() ? "" : fmt::format(", {}", tasks.names().front());
   constexpr const char* kAdvice = "; name tasks in its records (docs/tasks.md)";
   if (options.task_weighting != engine::TaskWeighting::kNone) {
-    throw usage_error("training.task_weighting: data.train has only one task{}{}, or set it to none", task_name_suffix,
-                      kAdvice);
+    throw usage_error("{}: {} has only one task{}{}, or set it to none", keys::training::kTaskWeighting,
+                      keys::data::kTrain, task_name_suffix, kAdvice);
   }
   if (options.gradient_conflicts != engine::GradientConflictMethod::kNone) {
-    throw usage_error("training.gradient_conflicts: data.train has only one task{}{}, or set it to none",
-                      task_name_suffix, kAdvice);
+    throw usage_error("{}: {} has only one task{}{}, or set it to none", keys::training::kGradientConflicts,
+                      keys::data::kTrain, task_name_suffix, kAdvice);
   }
 }
 
@@ -279,9 +277,8 @@ void TaskBalancer::restore(const nlohmann::ordered_json& state, const std::strin
   if (!gradnorm_) return;
   if (!has_same_tasks(state)) {
     throw data_error(
-        "{}: has no weights for the tasks {}; resume with the original data set, or start a new run in another "
-        "output.dir",
-        source, fmt::join(tasks_.names(), ", "));
+        "{}: has no weights for the tasks {}; resume with the original data set, or start a new run in another {}",
+        source, fmt::join(tasks_.names(), ", "), keys::output::kDir);
   }
   try {
     engine::GradNorm::State weights{.weights = state.at("weights"), .initial_losses = {}};

@@ -14,6 +14,7 @@
 #include "train/run/run_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/index/tasks.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/checkpoint_info.h"
@@ -25,18 +26,20 @@ namespace vlmtrain::train {
 
 void check_required_keys(const Config& config) {
   std::vector<std::string> missing_keys;
-  if (config.model.path.empty()) missing_keys.emplace_back("model.path: the checkpoint to start from");
-  if (config.data.train.empty()) missing_keys.emplace_back("data.train: the file of conversations to train on");
-  if (config.output.dir.empty()) missing_keys.emplace_back("output.dir: the folder for the run's results");
+  if (config.model.path.empty())
+    missing_keys.emplace_back(fmt::format("{}: the checkpoint to start from", keys::model::kPath));
+  if (config.data.train.empty())
+    missing_keys.emplace_back(fmt::format("{}: the file of conversations to train on", keys::data::kTrain));
+  if (config.output.dir.empty())
+    missing_keys.emplace_back(fmt::format("{}: the folder for the run's results", keys::output::kDir));
   if (!missing_keys.empty()) throw usage_error("the configuration lacks\n  {}", fmt::join(missing_keys, "\n  "));
 }
 
 void check_loss_scale(const engine::TrainingOptions& training) {
   if (!training.loss_scale || training.precision == engine::Precision::kFp16) return;
-  throw usage_error(
-      "training.loss_scale: has no effect with training.precision={}, which uses no loss scale; set it to auto, or set "
-      "training.precision to fp16",
-      engine::to_string(training.precision));
+  throw usage_error("{}: has no effect with {}={}, which uses no loss scale; set it to auto, or set {} to fp16",
+                    keys::training::kLossScale, keys::training::kPrecision, engine::to_string(training.precision),
+                    keys::training::kPrecision);
 }
 
 void check_learning_rates(const Config& config) {
@@ -56,9 +59,8 @@ namespace {
 void check_mask_loss_weights(const Config& config) {
   const auto& [text, bce, dice] = config.training.mask_loss_weights;
   if (text > 0 || bce > 0 || dice > 0 || !models::predicts_masks(config.model.path)) return;
-  throw usage_error(
-      "training.text_loss_weight: is 0, and so are training.mask_bce_weight and training.mask_dice_weight, so nothing "
-      "would be learned; set one of them above 0");
+  throw usage_error("{}: is 0, and so are {} and {}, so nothing would be learned; set one of them above 0",
+                    keys::training::kTextLossWeight, keys::training::kMaskBceWeight, keys::training::kMaskDiceWeight);
 }
 
 }  // namespace
@@ -66,33 +68,30 @@ void check_mask_loss_weights(const Config& config) {
 void check_evaluation_options(const Config& config) {
   const EvaluationOptions& evaluation = config.evaluation;
   if (evaluation.is_enabled() && config.data.eval.empty()) {
-    throw usage_error(
-        "training.eval_steps: is {}, but data.eval is empty; name the file to evaluate on, such as "
-        "data.eval=held_out.json, or set training.eval_steps=0",
-        evaluation.steps ? std::to_string(*evaluation.steps) : "auto");
+    throw usage_error("{}: is {}, but {} is empty; name the file to evaluate on, such as {}=held_out.json, or set {}=0",
+                      keys::training::kEvalSteps, evaluation.steps ? std::to_string(*evaluation.steps) : "auto",
+                      keys::data::kEval, keys::data::kEval, keys::training::kEvalSteps);
   }
   if (evaluation.early_stopping_patience > 0 && !evaluation.is_enabled()) {
     throw usage_error(
-        "training.early_stopping_patience: is {}, but training.eval_steps is 0, so no evaluation can stop the run; set "
-        "training.eval_steps, such as training.eval_steps=100, or set the patience to 0",
-        evaluation.early_stopping_patience);
+        "{}: is {}, but {} is 0, so no evaluation can stop the run; set {}, such as {}=100, or set the patience to 0",
+        keys::training::kEarlyStoppingPatience, evaluation.early_stopping_patience, keys::training::kEvalSteps,
+        keys::training::kEvalSteps, keys::training::kEvalSteps);
   }
   if (evaluation.best_metric.needs_answers() && !evaluation.generate_answers) {
-    throw usage_error(
-        "training.best_metric: is {}, which needs answers, but training.eval_answers is false; use "
-        "training.best_metric=loss, or set training.eval_answers to true",
-        to_string(evaluation.best_metric));
+    throw usage_error("{}: is {}, which needs answers, but {} is false; use {}=loss, or set {} to true",
+                      keys::training::kBestMetric, to_string(evaluation.best_metric), keys::training::kEvalAnswers,
+                      keys::training::kBestMetric, keys::training::kEvalAnswers);
   }
   if (evaluation.best_metric.kind() == BestMetric::kAnswerMetric &&
       std::ranges::count(evaluation.metrics.metrics, evaluation.best_metric.answer_metric()) == 0) {
-    throw usage_error("training.best_metric: is {0}, which eval.metrics does not list; add {0} to eval.metrics",
-                      to_string(evaluation.best_metric));
+    throw usage_error("{1}: is {0}, which {2} does not list; add {0} to {2}", to_string(evaluation.best_metric),
+                      keys::training::kBestMetric, keys::eval::kMetrics);
   }
   if (evaluation.best_metric == BestMetric::kDice && !models::predicts_masks(config.model.path)) {
     throw usage_error(
-        "training.best_metric: is dice, which needs masks, but the model of model.path={} predicts none; use "
-        "training.best_metric=loss or exact_match",
-        config.model.path);
+        "{}: is dice, which needs masks, but the model of {}={} predicts none; use {}=loss or exact_match",
+        keys::training::kBestMetric, keys::model::kPath, config.model.path, keys::training::kBestMetric);
   }
 }
 
@@ -122,13 +121,13 @@ using RunInputPaths = std::vector<std::pair<std::string, fs::path>>;
 
 /// Returns the inputs that exist.
 RunInputPaths collect_input_paths(const Config& config) {
-  RunInputPaths inputs{{"model.path", config.model.path},
-                       {"model.adapter", config.model.adapter},
-                       {"data.eval", config.data.eval},
-                       {"data.image_root", config.data.image_root}};
+  RunInputPaths inputs{{keys::model::kPath, config.model.path},
+                       {keys::model::kAdapter, config.model.adapter},
+                       {keys::data::kEval, config.data.eval},
+                       {keys::data::kImageRoot, config.data.image_root}};
   for (const auto& source : config.data.train.sources()) {
-    inputs.emplace_back("data.train", source.path);
-    if (!source.image_root.empty()) inputs.emplace_back("data.train", source.image_root);
+    inputs.emplace_back(keys::data::kTrain, source.path);
+    if (!source.image_root.empty()) inputs.emplace_back(keys::data::kTrain, source.image_root);
   }
   std::error_code ignored_error;
   std::erase_if(inputs,
@@ -156,9 +155,9 @@ void check_no_unrelated_files(const fs::path& folder) {
   for (const char* const name : kRunFileNames) {
     if (!fs::is_regular_file(folder / name, ignored_error)) continue;
     throw usage_error(
-        "output.dir: {} contains {}, which no run wrote (there is no run.lock next to it) and a run would overwrite; "
-        "choose another folder, or move it away",
-        folder.string(), name);
+        "{}: {} contains {}, which no run wrote (there is no run.lock next to it) and a run would overwrite; choose "
+        "another folder, or move it away",
+        keys::output::kDir, folder.string(), name);
   }
 }
 
@@ -179,7 +178,7 @@ void check_output_files(const Config& config, const fs::path& config_file) {
   const bool is_saved_config =
       is_same_path(config_file, folder / "config.yaml") && is_resolved_config_file(config_file);
   if (!is_saved_config) inputs.emplace_back("--config", config_file);
-  constexpr const char* kAdvice = "copy it elsewhere, or choose another output.dir";
+  constexpr const char* kAdvice = fmt::format("copy it elsewhere, or choose another {}", keys::output::kDir);
   for (const auto& [option, path] : inputs) {
     for (const char* const name : kRunFileNames) {
       if (!is_same_path(path, folder / name)) continue;
@@ -226,53 +225,56 @@ std::vector<UnusedSettingsRule> list_unused_settings_rules(const Config& config,
   const auto& batch_and_tasks = training.batch_and_tasks;
   return {
       {has_media_counts && media_counts.num_samples_with_images == 0,
-       {"data.augment"},
+       {keys::data::kAugment},
        "no sample has an image, and videos and volumes are not augmented"},
       {has_media_counts && media_counts.num_samples_with_videos == 0,
-       {"data.video_fps", "data.video_max_frames", "data.video_layout"},
+       {keys::data::kVideoFps, keys::data::kVideoMaxFrames, keys::data::kVideoLayout},
        "no sample has a video"},
       {has_media_counts && media_counts.num_samples_with_volumes == 0,
-       {"data.volume.as", "data.volume.size", "data.volume.spacing", "data.volume.normalization", "data.volume.window",
-        "data.volume.dtype", "data.volume.percentiles", "data.volume.plane", "data.volume.series", "data.volume.slices",
-        "data.volume.max_frames"},
+       {keys::data::kVolumeAs, keys::data::kVolumeSize, keys::data::kVolumeSpacing, keys::data::kVolumeNormalization,
+        keys::data::kVolumeWindow, keys::data::kVolumeDtype, keys::data::kVolumePercentiles, keys::data::kVolumePlane,
+        keys::data::kVolumeSeries, keys::data::kVolumeSlices, keys::data::kVolumeMaxFrames},
        "no sample has a volume"},
       {media_counts.is_text_only(),
-       {"data.image_max_pixels", "data.max_images_per_sample"},
+       {keys::data::kImageMaxPixels, keys::data::kMaxImagesPerSample},
        "no sample has an image or video"},
       {!config.data.packing,
-       {"data.pack_max_tokens", "data.pack_max_images", "data.pack_max_tiles"},
-       "data.packing is false"},
+       {keys::data::kPackMaxTokens, keys::data::kPackMaxImages, keys::data::kPackMaxTiles},
+       fmt::format("{} is false", keys::data::kPacking)},
       {!model.takes_media,
-       {"model.freeze_vision_tower", "model.freeze_projector", "training.vision_learning_rate",
-        "training.projector_learning_rate"},
+       {keys::model::kFreezeVisionTower, keys::model::kFreezeProjector, keys::training::kVisionLearningRate,
+        keys::training::kProjectorLearningRate},
        "the model has no vision tower"},
       {!model.predicts_masks,
-       {"data.mask_image_size", "model.freeze_mask_encoder", "training.mask_learning_rate", "training.text_loss_weight",
-        "training.mask_bce_weight", "training.mask_dice_weight"},
+       {keys::data::kMaskImageSize, keys::model::kFreezeMaskEncoder, keys::training::kMaskLearningRate,
+        keys::training::kTextLossWeight, keys::training::kMaskBceWeight, keys::training::kMaskDiceWeight},
        "the model predicts no masks"},
       {training.precision != engine::Precision::kFp16 || training.loss_scale.has_value(),
-       {"training.loss_scale_growth_steps"},
-       "it applies only to training.precision=fp16 with training.loss_scale=auto"},
-      {training.max_steps.has_value(), {"training.epochs"}, "training.max_steps is a number"},
+       {keys::training::kLossScaleGrowthSteps},
+       fmt::format("it applies only to {}=fp16 with {}=auto", keys::training::kPrecision, keys::training::kLossScale)},
+      {training.max_steps.has_value(),
+       {keys::training::kEpochs},
+       fmt::format("{} is a number", keys::training::kMaxSteps)},
       {!config.evaluation.is_enabled(),
-       {"training.eval_samples", "training.eval_answers", "training.eval_max_new_tokens", "training.eval_batch_size",
-        "training.best_metric"},
-       "training.eval_steps is 0, so there are no evaluations"},
+       {keys::training::kEvalSamples, keys::training::kEvalAnswers, keys::training::kEvalMaxNewTokens,
+        keys::training::kEvalBatchSize, keys::training::kBestMetric},
+       fmt::format("{} is 0, so there are no evaluations", keys::training::kEvalSteps)},
       {!config.evaluation.is_enabled(),
-       {"eval.metrics", "eval.numeric_tolerance"},
-       "training.eval_steps is 0, so there are no evaluations"},
+       {keys::eval::kMetrics, keys::eval::kNumericTolerance},
+       fmt::format("{} is 0, so there are no evaluations", keys::training::kEvalSteps)},
       {config.evaluation.is_enabled() && !config.evaluation.generate_answers,
-       {"eval.metrics", "eval.numeric_tolerance"},
-       "training.eval_answers is false, so there are no answers"},
+       {keys::eval::kMetrics, keys::eval::kNumericTolerance},
+       fmt::format("{} is false, so there are no answers", keys::training::kEvalAnswers)},
       {!config.evaluation.is_enabled() && config.output.num_sample_predictions == 0,
-       {"data.eval"},
-       "training.eval_steps and output.sample_predictions are 0, so nothing reads it"},
+       {keys::data::kEval},
+       fmt::format("{} and {} are 0, so nothing reads it", keys::training::kEvalSteps,
+                   keys::output::kSamplePredictions)},
       {batch_and_tasks.task_weighting != engine::TaskWeighting::kGradNorm,
-       {"training.gradnorm_alpha", "training.gradnorm_learning_rate"},
-       "training.task_weighting is not gradnorm"},
+       {keys::training::kGradnormAlpha, keys::training::kGradnormLearningRate},
+       fmt::format("{} is not gradnorm", keys::training::kTaskWeighting)},
       {config.output.num_sample_predictions == 0,
-       {"output.sample_predictions_share"},
-       "output.sample_predictions is 0"},
+       {keys::output::kSamplePredictionsShare},
+       fmt::format("{} is 0", keys::output::kSamplePredictions)},
   };
 }
 

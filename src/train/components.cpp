@@ -14,6 +14,7 @@
 #include "train/data_check/windowed_records.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/hold_out.h"
@@ -67,8 +68,9 @@ std::shared_ptr<const data::DataSet> open_split_sources(const Config& config,
         hold_out_sources->push_back({.path = source.path, .records = records, .held_out = split.held_out});
       records = std::make_shared<io::SubsetRecords>(std::move(records), std::move(split.*split_indices));
       if (is_training_part) {
-        spdlog::info("data {}: {} of {} {} held out of training (data.eval={})", source.path, samples - records->size(),
-                     pluralize(samples, "sample"), samples - records->size() == 1 ? "is" : "are", config.data.eval);
+        spdlog::info("data {}: {} of {} {} held out of training ({}={})", source.path, samples - records->size(),
+                     pluralize(samples, "sample"), samples - records->size() == 1 ? "is" : "are", keys::data::kEval,
+                     config.data.eval);
       }
     }
     sources.push_back({.source = source, .records = text_splitter.split(std::move(records), source.path)});
@@ -91,7 +93,8 @@ std::shared_ptr<const io::Records> open_evaluation_records(const Config& config)
     return TextSplitter(config).split(std::move(records), config.data.eval);
   }
   if (config.data.train.empty()) {
-    throw usage_error("data.eval: is {}, a share of data.train, which is empty; set data.train", config.data.eval);
+    throw usage_error("{}: is {}, a share of {}, which is empty; set {}", keys::data::kEval, config.data.eval,
+                      keys::data::kTrain, keys::data::kTrain);
   }
   return open_split_sources(config, &data::HoldOutSplit::held_out, nullptr);
 }
@@ -130,9 +133,9 @@ void check_base_path_is_utf8(const std::filesystem::path& base) {
   const std::string path = std::filesystem::absolute(base).string();
   if (is_utf8(path)) return;
   throw usage_error(
-      "model.path: {} is not valid UTF-8, so adapter_config.json could not name it as the adapter's base; rename the "
-      "folder, or train without LoRA",
-      path);
+      "{}: {} is not valid UTF-8, so adapter_config.json could not name it as the adapter's base; rename the folder, "
+      "or train without LoRA",
+      keys::model::kPath, path);
 }
 
 }  // namespace
@@ -144,14 +147,13 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
   const LoraOptions allowed_lora_options = continues_adapter ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
   if (continues_adapter && options != allowed_lora_options) {
     throw usage_error(
-        "lora: model.adapter is {}, which has its own rank, alpha and targets; remove all keys of this section except "
-        "lora.dropout",
-        config.model.adapter);
+        "lora: {} is {}, which has its own rank, alpha and targets; remove all keys of this section except {}",
+        keys::model::kAdapter, config.model.adapter, keys::lora::kDropout);
   }
   if (!continues_adapter && options.rank == 0) {
     if (options == allowed_lora_options) return std::nullopt;
-    throw usage_error(
-        "lora: has settings, but lora.rank is 0, which disables LoRA; set lora.rank, such as lora.rank=16");
+    throw usage_error("lora: has settings, but {} is 0, which disables LoRA; set {}, such as {}=16", keys::lora::kRank,
+                      keys::lora::kRank, keys::lora::kRank);
   }
   check_base_path_is_utf8(config.model.path);
   if (continues_adapter || !adapter.empty()) {
@@ -165,7 +167,8 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
     return settings;
   }
   if (options.target_modules.empty()) {
-    throw usage_error("lora.target_modules: is empty; list the Linear layers that get adapters, or set all-linear");
+    throw usage_error("{}: is empty; list the Linear layers that get adapters, or set all-linear",
+                      keys::lora::kTargetModules);
   }
   std::vector<nn::Component> frozen_components;
   if (config.model.freeze_vision_tower) frozen_components.push_back(nn::Component::kVisionTower);
@@ -189,9 +192,9 @@ nn::Quantization resolve_quantization(const Config& config) {
   const nn::Quantization quantization = config.model.quantization;
   if (quantization != nn::Quantization::kNone && config.lora.rank == 0 && config.model.adapter.empty()) {
     throw usage_error(
-        "model.quantization: {} needs frozen weights, but without LoRA they are trained; set lora.rank, "
-        "such as lora.rank=16, or model.quantization=none",
-        nn::to_string(quantization));
+        "{}: {} needs frozen weights, but without LoRA they are trained; set {}, such as {}=16, or {}=none",
+        keys::model::kQuantization, nn::to_string(quantization), keys::lora::kRank, keys::lora::kRank,
+        keys::model::kQuantization);
   }
   return quantization;
 }
@@ -222,15 +225,13 @@ namespace {
 void check_has_trainable_parameters(const models::VisionLanguageModel& model) {
   const auto is_trained = [](const nn::Parameter& parameter) { return parameter.tensor.requires_grad(); };
   if (std::ranges::none_of(model.parameters().all(), is_trained)) {
-    throw usage_error(
-        "model.freeze_vision_tower, model.freeze_projector and model.freeze_language_model leave nothing to train; set "
-        "one of them to false");
+    throw usage_error("{}, {} and {} leave nothing to train; set one of them to false", keys::model::kFreezeVisionTower,
+                      keys::model::kFreezeProjector, keys::model::kFreezeLanguageModel);
   }
   for (const auto& parameter : model.parameters().all()) {
     if (!parameter.is_in_modules_to_save || is_trained(parameter)) continue;
-    throw usage_error(
-        "lora.modules_to_save: trains {}, but model.freeze_… freezes its part of the model; remove one of the two",
-        parameter.name);
+    throw usage_error("{}: trains {}, but model.freeze_… freezes its part of the model; remove one of the two",
+                      keys::lora::kModulesToSave, parameter.name);
   }
 }
 
@@ -338,24 +339,24 @@ void check_newly_initialized_weights(const models::LoadResult& loaded_weights, b
     for (const auto& parameter : *parameters) {
       if (!with_lora || parameter.is_in_modules_to_save || !nn::is_trainable(parameter.component)) continue;
       throw usage_error(
-          "{}: has no {} of the size in config.json, and LoRA does not save new weights; add its module to "
-          "lora.modules_to_save",
-          checkpoint.string(), parameter.name);
+          "{}: has no {} of the size in config.json, and LoRA does not save new weights; add its module to {}",
+          checkpoint.string(), parameter.name, keys::lora::kModulesToSave);
     }
   }
   if (!loaded_weights.initialized_parameters.empty()) {
-    spdlog::warn("{} lacks {} of the weights, which are initialized randomly (model.allow_missing): {}",
-                 checkpoint.string(), loaded_weights.initialized_parameters.size(),
+    spdlog::warn("{} lacks {} of the weights, which are initialized randomly ({}): {}", checkpoint.string(),
+                 loaded_weights.initialized_parameters.size(), keys::model::kAllowMissing,
                  format_name_list(loaded_weights.initialized_parameters));
   }
   if (!loaded_weights.resized_parameters.empty()) {
-    spdlog::warn("{} has a different number of rows in {} of the weights (model.resize_embeddings): {}",
-                 checkpoint.string(), loaded_weights.resized_parameters.size(),
+    spdlog::warn("{} has a different number of rows in {} of the weights ({}): {}", checkpoint.string(),
+                 loaded_weights.resized_parameters.size(), keys::model::kResizeEmbeddings,
                  format_name_list(loaded_weights.resized_parameters));
   }
   if (!loaded_weights.skipped_tensor_names.empty()) {
-    spdlog::warn("{} has {} unexpected tensors, which are skipped (model.allow_unexpected): {}", checkpoint.string(),
-                 loaded_weights.skipped_tensor_names.size(), format_name_list(loaded_weights.skipped_tensor_names));
+    spdlog::warn("{} has {} unexpected tensors, which are skipped ({}): {}", checkpoint.string(),
+                 loaded_weights.skipped_tensor_names.size(), keys::model::kAllowUnexpected,
+                 format_name_list(loaded_weights.skipped_tensor_names));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::train {
@@ -24,8 +25,9 @@ int64_t compute_total_steps(const engine::TrainingOptions& training, double batc
   if (training.max_steps) return *training.max_steps;
   const double steps = training.epochs * batch_units_per_epoch / static_cast<double>(training.global_batch_size);
   if (steps > static_cast<double>(engine::kMaxSteps)) {
-    throw usage_error("training.epochs: {} epochs of {:.0f} samples are {:.3g} steps of {}, more than {}; lower it",
-                      training.epochs, batch_units_per_epoch, steps, training.global_batch_size, engine::kMaxSteps);
+    throw usage_error("{}: {} epochs of {:.0f} samples are {:.3g} steps of {}, more than {}; lower it",
+                      keys::training::kEpochs, training.epochs, batch_units_per_epoch, steps,
+                      training.global_batch_size, engine::kMaxSteps);
   }
   return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(steps)));
 }
@@ -55,30 +57,28 @@ void check_micro_batch_size(const Config& config) {
   const auto& size = config.training.micro_batch_size;
   const int64_t global_batch_size = config.training.global_batch_size;
   if (!size || config.data.packing || (*size <= global_batch_size && global_batch_size % *size == 0)) return;
-  throw usage_error(
-      "training.micro_batch_size: {} does not divide training.global_batch_size {}; the global batch size is exact, so "
-      "choose a divisor, or auto",
-      *size, global_batch_size);
+  throw usage_error("{}: {} does not divide {} {}; the global batch size is exact, so choose a divisor, or auto",
+                    keys::training::kMicroBatchSize, *size, keys::training::kGlobalBatchSize, global_batch_size);
 }
 
 void check_sharding(const Config& config, int64_t world_size) {
   const auto sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone);
   if (sharding == engine::ShardingStrategy::kNone) return;
   if (world_size == 1) {
-    spdlog::info("distributed.sharding: has no effect with one rank");
+    spdlog::info("{}: has no effect with one rank", keys::distributed::kSharding);
     return;
   }
   if (config.training.batch_and_tasks.gradient_conflicts == engine::GradientConflictMethod::kPcGrad) {
-    throw usage_error(
-        "distributed.sharding={} and training.gradient_conflicts=pcgrad: PCGrad needs whole gradients, but each rank "
-        "has only a shard; set distributed.sharding=none",
-        engine::to_string(sharding));
+    throw usage_error("{}={} and {}=pcgrad: PCGrad needs whole gradients, but each rank has only a shard; set {}=none",
+                      keys::distributed::kSharding, engine::to_string(sharding), keys::training::kGradientConflicts,
+                      keys::distributed::kSharding);
   }
   if (engine::shards_blocks(sharding) && config.lora.use_dora) {
     throw usage_error(
-        "distributed.sharding={} and lora.use_dora=true: DoRA needs the norms of all rows of the adapted weights, but "
-        "each rank has only a shard; set distributed.sharding=optimizer, or lora.use_dora=false",
-        engine::to_string(sharding));
+        "{}={} and {}=true: DoRA needs the norms of all rows of the adapted weights, but each rank has only a shard; "
+        "set {}=optimizer, or {}=false",
+        keys::distributed::kSharding, engine::to_string(sharding), keys::lora::kUseDora, keys::distributed::kSharding,
+        keys::lora::kUseDora);
   }
 }
 
@@ -89,26 +89,26 @@ void check_world_size(const Config& config, int64_t world_size) {
   if (global_batch_size % world_size != 0) {
     const int64_t lower = global_batch_size / world_size * world_size;
     throw usage_error(
-        "training.global_batch_size: {} cannot be divided among {} ranks; the global batch size is exact, so choose "
-        "{}{}, or another number of ranks",
-        global_batch_size, world_size, lower > 0 ? fmt::format("{} or ", lower) : "", lower + world_size);
+        "{}: {} cannot be divided among {} ranks; the global batch size is exact, so choose {}{}, or another number of "
+        "ranks",
+        keys::training::kGlobalBatchSize, global_batch_size, world_size, lower > 0 ? fmt::format("{} or ", lower) : "",
+        lower + world_size);
   }
   const auto& micro_batch_size = config.training.micro_batch_size;
   if (micro_batch_size && !config.data.packing && global_batch_size / world_size % *micro_batch_size != 0) {
     throw usage_error(
-        "training.micro_batch_size: {} does not divide the {} samples per rank ({} ranks, global batch size {}); "
-        "choose a divisor, or auto",
-        *micro_batch_size, global_batch_size / world_size, world_size, global_batch_size);
+        "{}: {} does not divide the {} samples per rank ({} ranks, global batch size {}); choose a divisor, or auto",
+        keys::training::kMicroBatchSize, *micro_batch_size, global_batch_size / world_size, world_size,
+        global_batch_size);
   }
   check_global_batch_tokens(config, world_size);
 }
 
 void check_global_batch_tokens(const Config& config, int64_t world_size) {
   if (world_size > 1 && config.training.batch_and_tasks.global_batch_tokens) {
-    throw usage_error(
-        "training.global_batch_tokens: is {}, but is not supported with several ranks; train with one rank, or set "
-        "training.global_batch_size alone",
-        *config.training.batch_and_tasks.global_batch_tokens);
+    throw usage_error("{}: is {}, but is not supported with several ranks; train with one rank, or set {} alone",
+                      keys::training::kGlobalBatchTokens, *config.training.batch_and_tasks.global_batch_tokens,
+                      keys::training::kGlobalBatchSize);
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::train {
 
@@ -68,9 +69,9 @@ void load_custom_kernels(const engine::TrainingOptions& options, at::Device devi
                  join_kernel_names(disabled_kernels));
   for (const auto& problem : load_result.failure_messages) {
     spdlog::warn(
-        "a custom kernel is disabled, since its result on this GPU differs from ATen's: {}; please report it "
-        "(training.kernels=aten disables all custom kernels)",
-        problem);
+        "a custom kernel is disabled, since its result on this GPU differs from ATen's: {}; please report it ({}=aten "
+        "disables all custom kernels)",
+        problem, keys::training::kKernels);
   }
 }
 

@@ -21,8 +21,9 @@ class OptionAliasesTest : public testing::Test {
  protected:
   OptionAliasesTest() {
     table_.set_section_description("run", "How it runs.");
-    table_.add("run.save_total_limit", limit_, "Number of checkpoints.", std::optional{at_least<int64_t>(1)});
-    table_.add_alias("run.keep", "run.save_total_limit");
+    table_.add("run.save_total_limit", limit_,
+               {.doc = "Number of checkpoints.", .resume = ResumeRule::kFree, .aliases = {"run.keep"}},
+               at_least<int64_t>(1));
   }
 
   // The name contains the process number because tests run at the same time, each in its own
@@ -87,9 +88,17 @@ TEST_F(OptionAliasesTest, OutputHasTheKeyOnly) {
   EXPECT_THAT(get_error("run: {keepp: 3}"), Not(HasSubstr("run.keep?")));
 }
 
-TEST_F(OptionAliasesTest, ADeclarationThatCannotBeIsAnInternalError) {
-  EXPECT_THROW(table_.add_alias("run.old", "run.undeclared"), InternalError);
-  EXPECT_THROW(table_.add_alias("run.save_total_limit", "run.save_total_limit"), InternalError);
+TEST_F(OptionAliasesTest, ANameBelongsToOneOption) {
+  int64_t value = 0;
+  const auto add = [&](const char* key, std::vector<std::string> aliases) {
+    table_.add(key, value, {.doc = "", .resume = ResumeRule::kFree, .aliases = std::move(aliases)});
+  };
+  EXPECT_THROW(add("run.limit", {"run.keep"}), InternalError) << "an alias of two keys";
+  EXPECT_THROW(add("run.most", {"run.save_total_limit"}), InternalError) << "a key as an alias";
+  EXPECT_THROW(add("run.kept", {"run.kept"}), InternalError) << "a key as its own alias";
+  EXPECT_THROW(add("run.keep", {}), InternalError) << "an alias as a key";
+  EXPECT_THROW(add("run.save_total_limit", {}), InternalError) << "a key twice";
+  EXPECT_THROW(add("limit", {}), InternalError) << "a key without a section";
 }
 
 }  // namespace

@@ -35,13 +35,20 @@ class OptionsTest : public testing::Test {
  protected:
   OptionsTest() {
     table_.set_section_description("run", "How it runs.");
-    table_.add("run.steps", options_.steps, "Optimizer steps.", std::optional{at_least<int64_t>(1)});
-    table_.add("run.rate", options_.rate, "Rate.", std::optional{exceeds(0.0)});
-    table_.add("run.quiet", options_.quiet, "Quiet.");
-    table_.add("run.name", options_.name, "Name.");
-    table_.add("run.files", options_.files, "Files.");
-    table_.add("run.micro_batch_size", options_.micro, "Samples.");
-    table_.add_enum("run.speed", options_.speed, {{"slow", Speed::kSlow}, {"fast", Speed::kFast}}, "Speed.");
+    table_.add("run.steps", options_.steps,
+               {.doc = "Optimizer steps.", .resume = ResumeRule::kIfRequested, .unit = "steps"}, at_least<int64_t>(1));
+    table_.add("run.rate", options_.rate,
+               {.doc = "Rate.",
+                .resume = ResumeRule::kIfRequested,
+                .hints = {{.names = {"pace"}}, {.names = {"tempo"}, .text = "60 / run.rate"}}},
+               exceeds(0.0));
+    table_.add("run.quiet", options_.quiet, {.doc = "Quiet.", .resume = ResumeRule::kFree});
+    table_.add("run.name", options_.name, {.doc = "Name.", .resume = ResumeRule::kNever});
+    table_.add("run.files", options_.files, {.doc = "Files.", .resume = ResumeRule::kNever});
+    table_.add("run.micro_batch_size", options_.micro, {.doc = "Samples.", .resume = ResumeRule::kFree});
+    table_.add_enum("run.speed", options_.speed, {{"slow", Speed::kSlow}, {"fast", Speed::kFast}},
+                    {.doc = "Speed.", .resume = ResumeRule::kFree});
+    table_.add_foreign_keys({"shoes", "socks"}, "no equivalent: remove it");
   }
 
   // The name contains the process number because tests run at the same time, each in its own
@@ -137,9 +144,28 @@ TEST_F(OptionsTest, SuggestsKeysOfOtherSections) {
 }
 
 TEST_F(OptionsTest, ExplainsKeysOfOtherTrainers) {
-  table_.set_unknown_key_hint(
-      [](std::string_view key) { return key == "pace" ? std::optional<std::string>("run.rate") : std::nullopt; });
   EXPECT_THAT(get_error("pace: 7\n"), HasSubstr("unknown key pace; the equivalent in vlmtrain: run.rate"));
+  EXPECT_THAT(get_error("run: {tempo: 7}\n"),
+              HasSubstr("unknown key run.tempo; the equivalent in vlmtrain: 60 / run.rate"));
+  EXPECT_THAT(get_error("", {"run.socks=2"}), HasSubstr("the equivalent in vlmtrain: no equivalent: remove it"));
+}
+
+TEST_F(OptionsTest, AHintBelongsToOneOptionAndNamesIt) {
+  int64_t value = 0;
+  const auto add = [&](const char* key, OptionHint hint) {
+    table_.add(key, value, {.doc = "", .resume = ResumeRule::kFree, .hints = {std::move(hint)}});
+  };
+  EXPECT_THROW(add("run.speed_limit", {.names = {"pace"}}), InternalError);
+  EXPECT_THROW(add("run.shoe_size", {.names = {"socks"}}), InternalError);
+  EXPECT_THROW(add("run.distance", {.names = {"miles"}, .text = "nothing to set"}), InternalError);
+  EXPECT_THROW(table_.add_foreign_keys({"pace"}, "no equivalent"), InternalError);
+}
+
+TEST_F(OptionsTest, KnowsTheResumeRuleOfEachKey) {
+  EXPECT_EQ(table_.list_keys(ResumeRule::kIfRequested), (std::vector<std::string>{"run.steps", "run.rate"}));
+  EXPECT_EQ(table_.list_keys(ResumeRule::kNever), (std::vector<std::string>{"run.name", "run.files"}));
+  EXPECT_EQ(table_.find_resume_rule("run.quiet"), ResumeRule::kFree);
+  EXPECT_FALSE(table_.find_resume_rule("run.pace"));
 }
 
 TEST_F(OptionsTest, ReportsIndentationErrorsWithTheirLine) {
@@ -212,9 +238,15 @@ TEST_F(OptionsTest, ResolvedYamlReadsBackAsTheSame) {
   EXPECT_EQ(options_.micro, 3);
 }
 
-TEST_F(OptionsTest, MarkdownNamesTypeCheckAndDefault) {
-  EXPECT_THAT(table_.to_markdown(), HasSubstr("| `run.steps` | integer (at least 1) | `100` | Optimizer steps. |"));
-  EXPECT_THAT(table_.to_markdown(), HasSubstr("| `run.rate` | float (greater than 0) | `1e-08` | Rate. |"));
+TEST_F(OptionsTest, MarkdownHasEverythingThatIsDeclared) {
+  const std::string markdown = table_.to_markdown();
+  EXPECT_THAT(markdown,
+              HasSubstr("| `run.steps` | integer (steps, at least 1) | `100` | changed | Optimizer steps. |\n"));
+  EXPECT_THAT(markdown, HasSubstr("| `run.rate` | float (greater than 0) | `1e-08` | changed | Rate. |\n"));
+  EXPECT_THAT(markdown, HasSubstr("| `run.name` | string | `\"\"` | never | Name. |\n"));
+  EXPECT_THAT(markdown, HasSubstr("| `run.quiet` | boolean | `false` | free | Quiet. |\n"));
+  EXPECT_THAT(markdown, HasSubstr("| `pace` | run.rate |\n| `tempo` | 60 / run.rate |\n"));
+  EXPECT_THAT(markdown, HasSubstr("| `shoes`, `socks` | no equivalent: remove it |\n"));
 }
 
 TEST_F(OptionsTest, SetsAMapWholeOrByEntry) {
@@ -223,7 +255,7 @@ TEST_F(OptionsTest, SetsAMapWholeOrByEntry) {
       "for a and b", [](const auto& map) {
         return std::ranges::all_of(map, [](const auto& entry) { return entry.first == "a" || entry.first == "b"; });
       }};
-  table_.add("run.columns", columns, "Columns.", std::optional{allowed});
+  table_.add("run.columns", columns, {.doc = "Columns.", .resume = ResumeRule::kFree}, allowed);
   EXPECT_EQ(table_.format_value("run.columns"), "{}");
   table_.read({}, {"run.columns={a: x y}", "run.columns.b=3"});
   EXPECT_EQ(columns, (std::map<std::string, std::string>{{"a", "x y"}, {"b", "3"}}));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/job.h"
@@ -107,9 +109,10 @@ struct FlagSyntax {
   /// fmt format of the flag that selects the GPU: "--gpu {}" or "--gpu-gb {}". Empty: the command
   /// cannot choose a GPU.
   std::string gpu_flag_format;
-  bool selects_gpu_by_size = false;                   ///< the flag takes a size in GiB, not a name
-  std::string lora_argument_format = "lora.rank={}";  ///< fmt format of the argument that enables LoRA; {} is the rank
-  int64_t lora_rank = 16;                             ///< LoRA rank that suggestions propose
+  bool selects_gpu_by_size = false;  ///< the flag takes a size in GiB, not a name
+  std::string lora_argument_format =
+      fmt::format("{}={{}}", keys::lora::kRank);  ///< fmt format of the argument that enables LoRA; {} is the rank
+  int64_t lora_rank = 16;                         ///< LoRA rank that suggestions propose
 };
 
 /// The input of make_plan().

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/options.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/io/dataset_file.h"
@@ -20,8 +21,8 @@ inline constexpr const char* kMediaSettingsFile = "media_settings.json";
 /// The keys of section `data` that determine the model input for an image, a video or a box. data.max_length
 /// is one of them, because longer samples may be downscaled.
 inline constexpr std::string_view kMediaSettingKeys[]{
-    "data.image_max_pixels", "data.video_fps",  "data.video_max_frames", "data.video_layout",
-    "data.mask_image_size",  "data.max_length", "data.boxes.out",        "data.boxes.orientation"};
+    keys::data::kImageMaxPixels, keys::data::kVideoFps,  keys::data::kVideoMaxFrames, keys::data::kVideoLayout,
+    keys::data::kMaskImageSize,  keys::data::kMaxLength, keys::data::kBoxesOut,       keys::data::kBoxesOrientation};
 
 /// Returns the text of kMediaSettingsFile; empty if all values are defaults.
 std::string format_media_settings(const data::DataOptions& options);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "app/arguments/flag_values.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/models/checkpoint.h"
 
@@ -50,7 +51,8 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
            "alternatively, shares of the samples with each number of images, such as 1:0.5,2:0.25,3:0.25")
       ->check(make_non_empty_check());
   add_flag("--video-frames", arguments.video_frames, "number of frames of a sample's video; all of them are used");
-  add_flag("--fps", arguments.fps, "frame rate of the video; if given, data.video_fps frames per second are used");
+  add_flag("--fps", arguments.fps,
+           fmt::format("frame rate of the video; if given, {} frames per second are used", keys::data::kVideoFps));
   add_flag("--video-size", arguments.video_size, "size of a video frame in pixels [--image-size]");
   add_flag("--volumes", arguments.num_volumes, "number of volumes per sample, for models that take volumes [1]");
   add_flag("--volume-size", arguments.volume_size,
@@ -61,7 +63,8 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
 
 void declare_arguments(CLI::App& command, TrainArguments& arguments) {
   command.add_option("--config", arguments.config, "YAML file (docs/config.md)")->required();
-  command.add_option("overrides", arguments.overrides, "key=value, such as training.max_steps=100");
+  command.add_option("overrides", arguments.overrides,
+                     fmt::format("key=value, such as {}=100", keys::training::kMaxSteps));
   command
       .add_option("--device", arguments.device,
                   "auto, cpu, cuda, cuda:N, or virtual:NAME for a dry run on a virtual GPU such as h100")
@@ -99,29 +102,33 @@ void declare_arguments(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--gpu-gb", arguments.gpu_gigabytes, "memory of the GPU in GB, as vendors state it")->take_last();
   command.add_option("--gpu", arguments.gpu, "or the name of the GPU, such as rtx4090 or a100-40 (docs/planner.md)")
       ->take_last();
-  command.add_option("--config", arguments.config, "YAML file; plans for the samples of its data.train");
-  command.add_option("overrides", arguments.overrides,
-                     "key=value, such as memory.recompute=none; the last value of a key applies");
-  add_config_key_flag(command, arguments, "--model", "model.path", "checkpoint folder or name of a preset");
-  add_config_key_flag(command, arguments, "--global-batch", "training.global_batch_size", "samples per step");
-  add_config_key_flag(command, arguments, "--micro-batch", "training.micro_batch_size",
+  command.add_option("--config", arguments.config,
+                     fmt::format("YAML file; plans for the samples of its {}", keys::data::kTrain));
+  command.add_option(
+      "overrides", arguments.overrides,
+      fmt::format("key=value, such as {}=none; the last value of a key applies", keys::memory::kRecompute));
+  add_config_key_flag(command, arguments, "--model", keys::model::kPath, "checkpoint folder or name of a preset");
+  add_config_key_flag(command, arguments, "--global-batch", keys::training::kGlobalBatchSize, "samples per step");
+  add_config_key_flag(command, arguments, "--micro-batch", keys::training::kMicroBatchSize,
                       "samples per micro-batch, or auto");
-  add_config_key_flag(command, arguments, "--precision", "training.precision", "bf16, fp16 or fp32");
-  add_config_key_flag(command, arguments, "--optimizer-states", "training.optimizer_states", "fp32, bf16 or 8bit");
-  add_config_key_flag(command, arguments, "--quantization", "model.quantization", "none, nf4 or int8; with LoRA");
-  add_config_key_flag(command, arguments, "--recompute", "memory.recompute", "auto, none, all or a number of blocks");
-  add_config_key_flag(command, arguments, "--sharding", "distributed.sharding",
+  add_config_key_flag(command, arguments, "--precision", keys::training::kPrecision, "bf16, fp16 or fp32");
+  add_config_key_flag(command, arguments, "--optimizer-states", keys::training::kOptimizerStates, "fp32, bf16 or 8bit");
+  add_config_key_flag(command, arguments, "--quantization", keys::model::kQuantization, "none, nf4 or int8; with LoRA");
+  add_config_key_flag(command, arguments, "--recompute", keys::memory::kRecompute,
+                      "auto, none, all or a number of blocks");
+  add_config_key_flag(command, arguments, "--sharding", keys::distributed::kSharding,
                       "none, optimizer, full, hybrid or auto; for several ranks");
-  add_config_key_flag(command, arguments, "--mode", "memory.mode", "conservative, balanced or aggressive");
-  add_config_key_flag(command, arguments, "--limit-gb", "memory.limit_gb", "maximum memory in GB of 10⁹ bytes");
+  add_config_key_flag(command, arguments, "--mode", keys::memory::kMode, "conservative, balanced or aggressive");
+  add_config_key_flag(command, arguments, "--limit-gb", keys::memory::kLimitGb, "maximum memory in GB of 10⁹ bytes");
   declare_sample_flags(command, arguments.samples);
   command
-      .add_option("--finetune", arguments.finetuning_type,
-                  fmt::format("full, or lora with lora.rank [{}]; default without --model: lora", kDefaultLoraRank))
+      .add_option(
+          "--finetune", arguments.finetuning_type,
+          fmt::format("full, or lora with {} [{}]; default without --model: lora", keys::lora::kRank, kDefaultLoraRank))
       ->check(CLI::IsMember({"full", "lora"}))
       ->take_last();
   command.add_option("--tokenizer", arguments.tokenizer,
-                     "tokenizer.json for a preset, to tokenize the samples of data.train");
+                     fmt::format("tokenizer.json for a preset, to tokenize the samples of {}", keys::data::kTrain));
   command
       .add_option("--world-size", arguments.world_size,
                   "number of ranks that share a global batch, each with a GPU (docs/several-ranks.md)")
@@ -142,8 +149,10 @@ void declare_arguments(CLI::App& command, PlanArguments& arguments) {
 }
 
 void declare_arguments(CLI::App& command, InspectArguments& arguments) {
-  command.add_option("--config", arguments.config, "YAML file; data.train names the data")->required();
-  command.add_option("overrides", arguments.overrides, "key=value, such as data.max_length=4096");
+  command.add_option("--config", arguments.config, fmt::format("YAML file; {} names the data", keys::data::kTrain))
+      ->required();
+  command.add_option("overrides", arguments.overrides,
+                     fmt::format("key=value, such as {}=4096", keys::data::kMaxLength));
   command
       .add_option("--html", arguments.html,
                   "write the full report to this HTML file, with images as the model receives them")
@@ -224,7 +233,8 @@ void declare_arguments(CLI::App& command, InitArguments& arguments) {
 }
 
 void declare_arguments(CLI::App& command, EvalArguments& arguments) {
-  command.add_option("--config", arguments.config, "YAML file; data.eval names the data")->required();
+  command.add_option("--config", arguments.config, fmt::format("YAML file; {} names the data", keys::data::kEval))
+      ->required();
   command
       .add_option("--checkpoint", arguments.checkpoint,
                   "folder of a checkpoint, a LoRA adapter or a run (its best checkpoint, else its newest)")
@@ -234,7 +244,8 @@ void declare_arguments(CLI::App& command, EvalArguments& arguments) {
       .add_option("--base", arguments.base,
                   "folder of an adapter's base checkpoint, if it is not the one that adapter_config.json names")
       ->check(make_non_empty_check());
-  command.add_option("overrides", arguments.overrides, "key=value, such as data.eval=held_out.json");
+  command.add_option("overrides", arguments.overrides,
+                     fmt::format("key=value, such as {}=held_out.json", keys::data::kEval));
   command.add_option("--device", arguments.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   command.add_option("--answers,--answers-out", arguments.answers, "write every answer to this JSON Lines file");
   command.add_option("--max-new-tokens", arguments.max_new_tokens, "maximum number of tokens per answer")
@@ -279,7 +290,8 @@ void declare_arguments(CLI::App& command, GenerateArguments& arguments) {
   command.add_option("--record", arguments.record, "id of the record, or its position from 1 [the first record]");
   command
       .add_option("--chat-template", arguments.chat_template,
-                  "auto: the template of the checkpoint; otherwise as data.chat_template (docs/chat-templates.md)")
+                  fmt::format("auto: the template of the checkpoint; otherwise as {} (docs/chat-templates.md)",
+                              keys::data::kChatTemplate))
       ->capture_default_str();
   command.add_flag(
       "--show-prompt", arguments.show_prompt,
@@ -317,10 +329,11 @@ void declare_arguments(CLI::App& command, GenerateArguments& arguments) {
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
   // The name "overrides" would make command_line.cpp suggest configuration keys for unknown flags,
   // but generate accepts only these.
-  command.add_option(
-      "volume_settings", arguments.data_settings,
-      "data.key=value, such as data.volume.spacing=1 or data.image_max_pixels=802816; default: the settings of the run "
-      "that wrote the checkpoint. With --data also data.columns, data.ignore_keys and data.image_root");
+  command.add_option("volume_settings", arguments.data_settings,
+                     fmt::format("data.key=value, such as {}=1 or {}=802816; default: the settings of the run that "
+                                 "wrote the checkpoint. With --data also {}, {} and {}",
+                                 keys::data::kVolumeSpacing, keys::data::kImageMaxPixels, keys::data::kColumns,
+                                 keys::data::kIgnoreKeys, keys::data::kImageRoot));
 }
 
 void declare_arguments(CLI::App& command, MergeArguments& arguments) {
@@ -351,7 +364,8 @@ void declare_arguments(CLI::App& command, OptionsArguments& arguments) {
 }
 
 void declare_arguments(CLI::App& command, ReportArguments& arguments) {
-  command.add_option("run_dir", arguments.folder, "folder of a run: its output.dir")->required();
+  command.add_option("run_dir", arguments.folder, fmt::format("folder of a run: its {}", keys::output::kDir))
+      ->required();
 }
 
 }  // namespace vlmtrain::app

@@ -16,6 +16,7 @@
 #include "app/process/process_setup.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/evaluation/evaluate.h"
@@ -135,8 +136,8 @@ std::string find_base_checkpoint(const EvalArguments& arguments, const train::Co
   std::error_code error;
   const bool exists = std::filesystem::exists(base_model_name, error);
   if (exists || !std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json", error)) return "";
-  spdlog::warn("{}: base_model_name_or_path {} does not exist; model.path {} is used as the base (--base sets another)",
-               file.string(), base_model_name, config.model.path);
+  spdlog::warn("{}: base_model_name_or_path {} does not exist; {} {} is used as the base (--base sets another)",
+               file.string(), base_model_name, keys::model::kPath, config.model.path);
   return config.model.path;
 }
 
@@ -153,7 +154,7 @@ ExitCode eval(const EvalArguments& arguments) {
   if (device.is_cpu()) restart_with_openmp_wait_policy();
   train::Config config;
   train::declare_options(config).read(arguments.config, arguments.overrides);
-  if (config.data.eval.empty()) throw usage_error("data.eval: empty; set it to the file to evaluate on");
+  if (config.data.eval.empty()) throw usage_error("{}: empty; set it to the file to evaluate on", keys::data::kEval);
   config.evaluation = {.samples = {},
                        .generate_answers = true,
                        .max_new_tokens = arguments.max_new_tokens,
@@ -203,9 +204,8 @@ ExitCode eval(const EvalArguments& arguments) {
     print_evaluation(result);
   }
   if (!std::isfinite(result.total.loss())) {
-    spdlog::warn(
-        "the loss is not finite: weights are not finite, or input values overflow; for volumes, check "
-        "data.volume.normalization");
+    spdlog::warn("the loss is not finite: weights are not finite, or input values overflow; for volumes, check {}",
+                 keys::data::kVolumeNormalization);
   }
   return ExitCode::kSuccess;
 }

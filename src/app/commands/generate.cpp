@@ -20,6 +20,7 @@
 #include "app/process/device.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/engine/generation/evaluation.h"
@@ -90,8 +91,8 @@ void check_prompt_length(const GenerateArguments& arguments, const io::Record& r
       throw usage_error("{}: has {} tokens, but the model has {} positions; {}", source, error.tokens(),
                         processor.max_positions(), kAdvice);
     }
-    throw usage_error("{}: has {} tokens, images and videos included, more than data.max_length={}; {}, or raise it",
-                      source, error.tokens(), max_length, kAdvice);
+    throw usage_error("{}: has {} tokens, images and videos included, more than {}={}; {}, or raise it", source,
+                      error.tokens(), keys::data::kMaxLength, max_length, kAdvice);
   }
 }
 

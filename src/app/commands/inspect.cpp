@@ -7,6 +7,7 @@
 #include "app/process/model_folder.h"
 #include "app/process/output.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/report/inspection.h"
@@ -36,8 +37,8 @@ ExitCode inspect(const InspectArguments& arguments) {
   check_can_overwrite({"--html", arguments.html, "a page of inspect", report::kInspectionTitleSuffix});
   train::Config config;
   train::declare_options(config).read(arguments.config, arguments.overrides);
-  if (config.model.path.empty()) throw usage_error("model.path: empty; set it to a checkpoint or a preset");
-  if (config.data.train.empty()) throw usage_error("data.train: empty; set it to the data to inspect");
+  if (config.model.path.empty()) throw usage_error("{}: empty; set it to a checkpoint or a preset", keys::model::kPath);
+  if (config.data.train.empty()) throw usage_error("{}: empty; set it to the data to inspect", keys::data::kTrain);
   train::resolve_run_chat_template_date(config.data, config.output.dir);
   train::InspectionRequest inspection_request{.model = config.model.path,
                                               .decode = arguments.decode,

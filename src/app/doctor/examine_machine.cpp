@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "app/doctor/examination.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/process.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/file.h"
@@ -98,8 +99,9 @@ void check_cpu_environment(Section& section, const memory::CpuInfo& cpu_info, co
       *cpu_info.num_startable_threads < std::max(kMinStartableThreads, 4 * num_threads)) {
     section.warn(
         fmt::format("the control group allows {} (pids.max), but a run with {} needs more; raise the limit, such as "
-                    "Docker's --pids-limit, or lower data.num_workers and OMP_NUM_THREADS",
-                    pluralize(*cpu_info.num_startable_threads, "more thread"), pluralize(num_threads, "thread")));
+                    "Docker's --pids-limit, or lower {} and OMP_NUM_THREADS",
+                    pluralize(*cpu_info.num_startable_threads, "more thread"), pluralize(num_threads, "thread"),
+                    keys::data::kNumWorkers));
   }
 }
 
@@ -218,8 +220,8 @@ std::filesystem::path find_temporary_folder() {
 Section examine_disk(const DoctorContext& context) {
   return examine_in_subprocess({.name = "disk", .activity = "writing a file"}, [&](Section& section) {
     const bool has_output_dir = !context.output_dir.empty();
-    examine_folder(section, has_output_dir ? "output.dir" : "present folder", has_output_dir ? context.output_dir : ".",
-                   has_output_dir ? Severity::kFail : Severity::kWarn);
+    examine_folder(section, has_output_dir ? keys::output::kDir : "present folder",
+                   has_output_dir ? context.output_dir : ".", has_output_dir ? Severity::kFail : Severity::kWarn);
     examine_folder(section, "temporary folder", find_temporary_folder(), Severity::kWarn);
   });
 }

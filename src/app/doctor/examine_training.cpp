@@ -8,6 +8,7 @@
 #include "app/doctor/examination.h"
 #include "app/process/device.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/kernels/kernels.h"
@@ -137,8 +138,8 @@ nlohmann::ordered_json make_smoke_run_facts(const train::SmokeRunResult& run) {
 std::optional<engine::Precision> choose_precision(const memory::GpuSpec& gpu, const DoctorContext& context,
                                                   Section& section) {
   if (planner::supports_precision(gpu, context.precision)) return context.precision;
-  const std::string text = fmt::format("{} does not support {}: set training.precision=fp16 or fp32", gpu.device_name,
-                                       engine::to_string(context.precision));
+  const std::string text = fmt::format("{} does not support {}: set {}=fp16 or fp32", gpu.device_name,
+                                       engine::to_string(context.precision), keys::training::kPrecision);
   if (!context.config.empty()) {
     section.fail(text);
     return std::nullopt;
@@ -196,8 +197,8 @@ void warn_if_fp32_is_faster(const train::SmokeRunResult& half_precision_run, con
   // Smaller differences may be noise in one second of steps. Not tuned.
   constexpr double kMinSpeedup = 1.2;
   if (fp32_run.steps_per_second < kMinSpeedup * half_precision_run.steps_per_second) return;
-  section.warn(fmt::format("training.precision=fp32 is {:.1f} times as fast as {} on this CPU, for a small model",
-                           fp32_run.steps_per_second / half_precision_run.steps_per_second,
+  section.warn(fmt::format("{}=fp32 is {:.1f} times as fast as {} on this CPU, for a small model",
+                           keys::training::kPrecision, fp32_run.steps_per_second / half_precision_run.steps_per_second,
                            engine::to_string(precision)));
 }
 

@@ -8,6 +8,7 @@
 #include "app/process/model_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
@@ -40,18 +41,24 @@ void check_finetune_flag(const PlanArguments& arguments, const train::Config& co
     throw usage_error("--finetune {} contradicts {}: {}", flag, key, advice);
   };
   if (arguments.finetuning_type == "full") {
-    for (const char* key : {"lora", "model.adapter"}) {
+    for (const char* key : {"lora", keys::model::kAdapter}) {
       const auto text = find_override(arguments, key);
-      if (!text || *text == "lora.rank=0" || *text == "model.adapter=") continue;
+      if (!text || *text == fmt::format("{}=0", keys::lora::kRank) ||
+          *text == fmt::format("{}=", keys::model::kAdapter))
+        continue;
       reject_key(*text, "full", "the key enables LoRA; omit one of the two");
     }
     if (config.model.quantization != nn::Quantization::kNone) {
-      reject_key("model.quantization=" + nn::to_string(config.model.quantization), "full",
-                 "trained weights cannot be quantized; use --finetune lora, or model.quantization=none");
+      reject_key(fmt::format("{}=", keys::model::kQuantization) + nn::to_string(config.model.quantization), "full",
+                 fmt::format("trained weights cannot be quantized; use --finetune lora, or {}=none",
+                             keys::model::kQuantization));
     }
   }
-  if (arguments.finetuning_type == "lora" && find_override(arguments, "lora.rank") == "lora.rank=0") {
-    reject_key("lora.rank=0", "lora", "rank 0 disables LoRA; set a rank such as lora.rank=16, or use --finetune full");
+  if (arguments.finetuning_type == "lora" &&
+      find_override(arguments, keys::lora::kRank) == fmt::format("{}=0", keys::lora::kRank)) {
+    reject_key(
+        fmt::format("{}=0", keys::lora::kRank), "lora",
+        fmt::format("rank 0 disables LoRA; set a rank such as {}=16, or use --finetune full", keys::lora::kRank));
   }
 }
 
@@ -59,8 +66,8 @@ void check_finetune_flag(const PlanArguments& arguments, const train::Config& co
 
 planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments) {
   if (!arguments.gpu.empty() && arguments.gpu_gigabytes) {
-    throw usage_error("--gpu and --gpu-gb: give one of them; --gpu {} implies the size, and memory.limit_gb lowers it",
-                      arguments.gpu);
+    throw usage_error("--gpu and --gpu-gb: give one of them; --gpu {} implies the size, and {} lowers it",
+                      arguments.gpu, keys::memory::kLimitGb);
   }
   if (!arguments.gpu.empty()) return planner::find_target_gpu(arguments.gpu);
   if (arguments.gpu_gigabytes) return planner::make_target_gpu(*arguments.gpu_gigabytes);  // an unnamed GPU
@@ -90,7 +97,7 @@ train::Config make_plan_config(const PlanArguments& arguments) {
   if (uses_default_model) config.model.path = kDefaultModelPreset;
   const bool has_no_adapter = config.lora.rank == 0 && config.model.adapter.empty();
   const bool uses_lora = arguments.finetuning_type.empty()
-                             ? uses_default_model && !find_override(arguments, "lora.rank")
+                             ? uses_default_model && !find_override(arguments, keys::lora::kRank)
                              : arguments.finetuning_type == "lora";
   if (uses_lora && has_no_adapter) config.lora.rank = kDefaultLoraRank;
   if (arguments.finetuning_type == "full") {

@@ -8,6 +8,7 @@
 
 #include "app/arguments/flag_values.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/models/synthetic_sample.h"
 
@@ -139,14 +140,14 @@ void set_rejection_reason(SampleVariant& variant, const train::Config& config,
                           const models::ContextLength& context_length) {
   const auto& data = config.data;
   if (data.max_images_per_sample && variant.num_images > *data.max_images_per_sample) {
-    variant.rejection_reason = fmt::format("a sample has {}, more than data.max_images_per_sample={}",
-                                           pluralize(variant.num_images, "image"), *data.max_images_per_sample);
+    variant.rejection_reason = fmt::format("a sample has {}, more than {}={}", pluralize(variant.num_images, "image"),
+                                           keys::data::kMaxImagesPerSample, *data.max_images_per_sample);
   } else if (context_length.is_hard_limit && variant.shape.tokens > context_length.tokens) {
     variant.rejection_reason = fmt::format("{} is longer than the model's {} positions ({})", describe_variant(variant),
                                            format_with_commas(context_length.tokens), context_length.key);
   } else if (variant.shape.tokens > data.max_length) {
     variant.rejection_reason =
-        fmt::format("{} is longer than data.max_length={}", describe_variant(variant), data.max_length);
+        fmt::format("{} is longer than {}={}", describe_variant(variant), keys::data::kMaxLength, data.max_length);
     variant.required_max_length = variant.shape.tokens;
   }
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/models/synthetic_sample.h"
 #include "vlmtrain/planner/job.h"
@@ -107,11 +108,12 @@ UserError make_rejection_error(const std::vector<SampleVariant>& variants,
       std::ranges::find_if(variants, [](const SampleVariant& variant) { return !variant.rejection_reason.empty(); });
   std::vector<std::string> suggestions;
   const int64_t max_length = std::ranges::max(variants, {}, &SampleVariant::required_max_length).required_max_length;
-  if (max_length > 0) suggestions.push_back(fmt::format("data.max_length={}", max_length));
-  if (!select_accepted_variants(variants).empty()) suggestions.emplace_back("data.on_bad_sample=skip");
+  if (max_length > 0) suggestions.push_back(fmt::format("{}={}", keys::data::kMaxLength, max_length));
+  if (!select_accepted_variants(variants).empty())
+    suggestions.emplace_back(fmt::format("{}=skip", keys::data::kOnBadSample));
   for (const auto& limit : sample_limits) {
     // The suggestion data.on_bad_sample=skip above has the same effect.
-    if (limit.argument_format.starts_with("data.max_images_per_sample=")) continue;
+    if (limit.argument_format.starts_with(fmt::format("{}=", keys::data::kMaxImagesPerSample))) continue;
     const auto value = find_largest_accepted_value(limit);
     if (value) suggestions.push_back(fmt::format(fmt::runtime(limit.argument_format), *value));
   }
@@ -142,7 +144,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
     sample_limits.push_back(std::move(limit));
   };
   if (shape.num_images + shape.num_videos > 0) {
-    add_limit({.argument_format = "data.image_max_pixels={}",
+    add_limit({.argument_format = fmt::format("{}={{}}", keys::data::kImageMaxPixels),
                .max_useful_value = train::compute_max_image_pixels(workload),
                .find_min = [pixels = train::compute_min_suggested_image_pixels(workload)] { return pixels; },
                .granularity = train::compute_pixel_granularity(workload),
@@ -154,7 +156,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
     // With --fps, frames are sampled from the video, up to data.video_max_frames. Without it, all
     // frames are used, so only a shorter video helps.
     const bool has_fps = arguments_.samples.fps.has_value();
-    add_limit({.argument_format = has_fps ? "data.video_max_frames={}" : "--video-frames {}",
+    add_limit({.argument_format = has_fps ? fmt::format("{}={{}}", keys::data::kVideoMaxFrames) : "--video-frames {}",
                .max_useful_value = shape.video_frames,
                .find_min = [] { return train::kMinSuggestedFrames; },
                .granularity = train::kFramesPerTemporalPatch,
@@ -169,16 +171,17 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
               });
   }
   if (variants_.size() > 1) {
-    add_limit({.argument_format = "data.max_images_per_sample={} data.on_bad_sample=skip",
-               .max_useful_value = variants_.back().num_images,
-               .find_min = [images = std::max<int64_t>(1, variants_.front().num_images)] { return images; },
-               .granularity = 1,
-               .description = "drops samples with more images",
-               .measure = {}},
-              [](int64_t value, PlanArguments&, train::Config& config) {
-                config.data.max_images_per_sample = value;
-                config.data.on_bad_sample = data::BadSamplePolicy::kSkip;
-              });
+    add_limit(
+        {.argument_format = fmt::format("{}={{}} {}=skip", keys::data::kMaxImagesPerSample, keys::data::kOnBadSample),
+         .max_useful_value = variants_.back().num_images,
+         .find_min = [images = std::max<int64_t>(1, variants_.front().num_images)] { return images; },
+         .granularity = 1,
+         .description = "drops samples with more images",
+         .measure = {}},
+        [](int64_t value, PlanArguments&, train::Config& config) {
+          config.data.max_images_per_sample = value;
+          config.data.on_bad_sample = data::BadSamplePolicy::kSkip;
+        });
   } else if (variants_.back().num_images > 1) {
     add_limit({.argument_format = "--images {}",
                .max_useful_value = variants_.back().num_images,
@@ -213,25 +216,24 @@ std::vector<std::string> SyntheticSamples::list_remarks() const {
   std::vector<std::string> result;
   for (const auto& variant : variants_) {
     if (!variant.rejection_reason.empty())
-      result.push_back(variant.rejection_reason + "; such samples are skipped (data.on_bad_sample=skip)");
+      result.push_back(variant.rejection_reason +
+                       fmt::format("; such samples are skipped ({}=skip)", keys::data::kOnBadSample));
   }
   for (const auto& variant : variants_) {
     if (variant.num_original_tokens == 0) continue;
-    result.push_back(
-        fmt::format("a sample of {} tokens is longer than data.max_length={}: its images are downscaled, and {} tokens "
-                    "remain (data.on_too_long=shrink)",
-                    format_with_commas(variant.num_original_tokens), config_.data.max_length,
-                    format_with_commas(variant.shape.tokens)));
+    result.push_back(fmt::format(
+        "a sample of {} tokens is longer than {}={}: its images are downscaled, and {} tokens remain ({}=shrink)",
+        format_with_commas(variant.num_original_tokens), keys::data::kMaxLength, config_.data.max_length,
+        format_with_commas(variant.shape.tokens), keys::data::kOnTooLong));
   }
   const auto accepted_variants = select_accepted_variants(variants_);
   if (accepted_variants.empty()) return result;
   const data::SampleShape& largest_shape = accepted_variants.back().shape;
   const int64_t requested_frames = arguments_.samples.video_frames.value_or(0);
   if (!arguments_.samples.fps && largest_shape.video_frames < requested_frames) {
-    result.push_back(
-        fmt::format("{} of the {} frames are used (data.video_max_frames={}, and the limit of the model's processor)",
-                    format_with_commas(largest_shape.video_frames), format_with_commas(requested_frames),
-                    config_.data.video_max_frames));
+    result.push_back(fmt::format("{} of the {} frames are used ({}={}, and the limit of the model's processor)",
+                                 format_with_commas(largest_shape.video_frames), format_with_commas(requested_frames),
+                                 keys::data::kVideoMaxFrames, config_.data.video_max_frames));
   }
   const auto context_length = models::read_context_length(config_.model.path);
   if (largest_shape.tokens > context_length.tokens) {

@@ -9,15 +9,25 @@
 #include <cstring>
 #include <exception>
 #include <new>
+#include <string_view>
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/joined_text.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::app {
 
+namespace {
+
+constexpr std::string_view kThreadLimitStart = "the system cannot start another thread for this process; lower ";
+constexpr std::string_view kThreadLimitEnd =
+    ", or raise the limit on processes (ulimit -u) or on address space (ulimit -v)";
+
+}  // namespace
+
 const char* const kThreadLimitMessage =
-    "the system cannot start another thread for this process; lower data.num_workers, or raise the limit on processes "
-    "(ulimit -u) or on address space (ulimit -v)";
+    JoinedText<kThreadLimitStart, keys::data::kNumWorkers, kThreadLimitEnd>::value.data();
 
 namespace {
 

@@ -4,6 +4,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/sample.h"
 
@@ -28,8 +29,8 @@ UserError make_unusable_samples_error(const std::string& dataset, const io::Reco
     list += record.problem.empty() ? fmt::format("\n  {}: {}", record.location, problem.message)
                                    : fmt::format("\n  {}, sample {}: {}", record.location, record.id, record.problem);
   }
-  return data_error("{}: {} of {} cannot be used; fix them or set data.on_bad_sample=skip{}", dataset, problems.size(),
-                    pluralize(records.size(), "sample"), list);
+  return data_error("{}: {} of {} cannot be used; fix them or set {}=skip{}", dataset, problems.size(),
+                    pluralize(records.size(), "sample"), keys::data::kOnBadSample, list);
 }
 
 /// Dropped samples that are logged one by one, so that they do not flood the log. Not tuned.
@@ -66,13 +67,15 @@ void add_problems_to_ledger(const std::map<int64_t, SampleProblem>& problems, co
 }
 
 bool mentions_ignored_keys(std::string_view message) {
-  return message.find("data.ignore_keys") != std::string_view::npos;
+  return message.find(keys::data::kIgnoreKeys) != std::string_view::npos;
 }
 
 std::string make_ignored_keys_hint(std::string_view message) {
   if (!mentions_ignored_keys(message)) return {};
-  return "; the run was started by a version that ignored such keys: add the key to data.ignore_keys to read the data "
-         "as that version did";
+  return fmt::format(
+      "; the run was started by a version that ignored such keys: add the key to {} to read the data as that version "
+      "did",
+      keys::data::kIgnoreKeys);
 }
 
 LoadFailure describe_failure(const std::exception_ptr& error) {

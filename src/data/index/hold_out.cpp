@@ -9,6 +9,7 @@
 #include "data/index/parallel_for.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/random.h"
 
 namespace vlmtrain::data {
@@ -92,9 +93,10 @@ RestoredHoldOut restore_hold_out_by_content(const HoldOutState& state, const io:
   for (const auto& [content_hash, count] : actual_hash_counts) {
     if (count <= expected_hash_counts.at(content_hash)) continue;
     throw usage_error(
-        "data.eval={}: {} was reordered, and {} of its samples have the same text as {} held-out samples; restore the "
-        "order, give the samples ids, or set data.eval to a file",
-        state.hold_out_share, state.path, count, expected_hash_counts.at(content_hash));
+        "{}={}: {} was reordered, and {} of its samples have the same text as {} held-out samples; restore the order, "
+        "give the samples ids, or set {} to a file",
+        keys::data::kEval, state.hold_out_share, state.path, count, expected_hash_counts.at(content_hash),
+        keys::data::kEval);
   }
   if (held_out.empty() || held_out.size() == record_hashes.size()) {
     return {.split = draw_hold_out_split(records.size(), state.hold_out_share, seed),
@@ -113,7 +115,8 @@ RestoredHoldOut restore_hold_out_by_content(const HoldOutState& state, const io:
 HoldOutSplit draw_hold_out_split(int64_t samples, double hold_out_share, uint64_t seed) {
   VLMTRAIN_CHECK(hold_out_share > 0 && hold_out_share < 1, "a share of {}", hold_out_share);
   if (samples < 2)
-    throw data_error("data.eval={}: none of {} samples can be held out; set it to a data set", hold_out_share, samples);
+    throw data_error("{}={}: none of {} samples can be held out; set it to a data set", keys::data::kEval,
+                     hold_out_share, samples);
   const int64_t count =
       std::clamp<int64_t>(std::llround(hold_out_share * static_cast<double>(samples)), 1, samples - 1);
   HoldOutSplit split{.train = make_random_permutation(samples, derive_stream_seed(seed, "held out")), .held_out = {}};
@@ -157,9 +160,9 @@ RestoredHoldOut restore_hold_out(const HoldOutState& state, const io::Records& r
   if (is_unchanged || is_order_unchanged(state, records, workers)) return extend_hold_out_split(state, samples, seed);
   if (!state.has_all_content_hashes()) {
     throw usage_error(
-        "data.eval={}: {} has changed, and with data.check_at_start=false a run does not record the held-out samples; "
-        "restore the file, or set data.eval to a file",
-        state.hold_out_share, state.path);
+        "{}={}: {} has changed, and with {}=false a run does not record the held-out samples; restore the file, or set "
+        "{} to a file",
+        keys::data::kEval, state.hold_out_share, state.path, keys::data::kCheckAtStart, keys::data::kEval);
   }
   return restore_hold_out_by_content(state, records, seed, workers);
 }

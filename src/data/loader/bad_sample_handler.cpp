@@ -8,6 +8,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::data {
 
@@ -90,8 +91,8 @@ std::string BadSampleHandler::serialize_batch_status(const GlobalBatch& batch) c
 }
 
 UserError BadSampleHandler::make_bad_sample_error(int64_t index, const LoadFailure& failure) const {
-  return data_error("{}, {}: {}; or skip such samples: data.on_bad_sample=skip{}", ledger_.dataset_name(),
-                    records_.at_without_media_bytes(index).location, failure.message,
+  return data_error("{}, {}: {}; or skip such samples: {}=skip{}", ledger_.dataset_name(),
+                    records_.at_without_media_bytes(index).location, failure.message, keys::data::kOnBadSample,
                     settings_.earlier_version_ignored_keys ? make_ignored_keys_hint(failure.message) : "");
 }
 

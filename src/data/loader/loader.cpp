@@ -13,6 +13,7 @@
 #include "data/loader/prefetch_queue.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/loader/sample_stream.h"
 #include "vlmtrain/data/sample/sample.h"
@@ -164,7 +165,7 @@ class Loader::Impl {
                    order_.num_samples(), records_.size());
     VLMTRAIN_CHECK(settings_.global_batch_size >= 1, "the global batch size is {}", settings_.global_batch_size);
     if (records_.size() == 0) {
-      throw data_error("{}: has no samples; set data.train to another file", ledger_.dataset_name());
+      throw data_error("{}: has no samples; set {} to another file", ledger_.dataset_name(), keys::data::kTrain);
     }
     order_.check_cursor(cursor_, ledger_.dataset_name());
   }
@@ -173,9 +174,10 @@ class Loader::Impl {
     if (has_logged_shrunk_sample_ || !sample.shrink_info) return;
     has_logged_shrunk_sample_ = true;
     spdlog::info(
-        "sample {} is longer than data.max_length: its images and videos are shrunk from {} to {} tokens; ledger.json "
-        "lists all such samples, data.on_too_long sets how they are treated",
-        sample.id, sample.shrink_info->tokens, sample.shrink_info->tokens_after);
+        "sample {} is longer than {}: its images and videos are shrunk from {} to {} tokens; ledger.json lists all "
+        "such samples, {} sets how they are treated",
+        sample.id, keys::data::kMaxLength, sample.shrink_info->tokens, sample.shrink_info->tokens_after,
+        keys::data::kOnTooLong);
   }
 
   void warn_once_if_memory_limited() {
@@ -183,8 +185,8 @@ class Loader::Impl {
     has_warned_of_memory_limit_ = true;
     spdlog::warn(
         "prefetching is limited to {} of host memory, so that fewer than {} decoded samples are ready; give the job "
-        "more memory, or lower data.image_max_pixels",
-        format_bytes(settings_.prefetch_bytes), compute_max_prefetch_samples());
+        "more memory, or lower {}",
+        format_bytes(settings_.prefetch_bytes), compute_max_prefetch_samples(), keys::data::kImageMaxPixels);
   }
 
   int64_t compute_max_prefetch_samples() const {

@@ -8,6 +8,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 
@@ -74,9 +75,9 @@ NoticeCounts NoticeCounts::from_json(const ordered_json& json) {
 }
 
 std::string get_notice_hint(std::string_view kind) {
-  if (kind.starts_with("key \"")) return "list it in data.ignore_keys to ignore it";
+  if (kind.starts_with("key \"")) return fmt::format("list it in {} to ignore it", keys::data::kIgnoreKeys);
   if (kind.starts_with("more positions")) {
-    return "the model was not trained at these positions; lower data.max_length to avoid them";
+    return fmt::format("the model was not trained at these positions; lower {} to avoid them", keys::data::kMaxLength);
   }
   return {};
 }

@@ -11,6 +11,7 @@
 
 #include "engine/step/micro_batch_source.h"
 #include "engine/step/pass.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/memory/device_copy.h"
 
 namespace vlmtrain::engine {
@@ -185,8 +186,8 @@ at::Tensor pack_step_scalars(const StepResult& result) {
 PartialUpdateError::PartialUpdateError(const memory::OutOfMemory& out_of_memory)
     : UserError(ExitCode::kFailed,
                 fmt::format("{} ran out during the weight update: {}; restart to resume from the last checkpoint; "
-                            "memory.mode=conservative keeps more memory free",
-                            memory::to_string(out_of_memory.kind), out_of_memory.reason)) {}
+                            "{}=conservative keeps more memory free",
+                            memory::to_string(out_of_memory.kind), out_of_memory.reason, keys::memory::kMode)) {}
 
 StepInput make_step_input(const Objective& objective, std::span<const data::Sample> samples) {
   return {.objective = objective, .samples = samples, .normalizers = objective.compute_normalizers(samples)};

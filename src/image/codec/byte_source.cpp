@@ -5,6 +5,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::image {
 
@@ -21,7 +22,7 @@ void check_is_regular_file(const std::filesystem::path& path, std::string_view d
   }
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
-    throw data_error("{}: cannot open {}; check the path and data.image_root", path.string(), description);
+    throw data_error("{}: cannot open {}; check the path and {}", path.string(), description, keys::data::kImageRoot);
   }
 }
 
@@ -31,7 +32,7 @@ FileByteSource::FileByteSource(const std::filesystem::path& path) {
   std::error_code error;
   size_ = std::filesystem::file_size(path, error);
   if (!file_ || error) {
-    throw data_error("{}: cannot open the image; check the path and data.image_root", path.string());
+    throw data_error("{}: cannot open the image; check the path and {}", path.string(), keys::data::kImageRoot);
   }
 }
 
@@ -54,7 +55,7 @@ std::vector<std::byte> read_file_bytes(const std::filesystem::path& path) {
   check_is_regular_file(path, "the image");
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) {
-    throw data_error("{}: cannot open the image; check the path and data.image_root", path.string());
+    throw data_error("{}: cannot open the image; check the path and {}", path.string(), keys::data::kImageRoot);
   }
   std::vector<std::byte> bytes(static_cast<size_t>(file.tellg()));
   file.seekg(0);

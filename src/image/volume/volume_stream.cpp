@@ -8,6 +8,7 @@
 
 #include "image/codec/byte_source.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/record.h"
 
@@ -64,7 +65,7 @@ VolumeInput::VolumeInput(const io::MediaRef& scan) : name_(scan.path), bytes_(sc
   }
   check_is_regular_file(name_, "the scan");
   file_.open(name_, std::ios::binary | std::ios::ate);
-  if (!file_) throw data_error("{}: cannot open the scan; check the path and data.image_root", name_);
+  if (!file_) throw data_error("{}: cannot open the scan; check the path and {}", name_, keys::data::kImageRoot);
   size_ = static_cast<uint64_t>(file_.tellg());
   file_.seekg(0);
 }

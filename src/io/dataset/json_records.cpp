@@ -17,6 +17,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
 
@@ -124,16 +125,22 @@ std::string describe_record_lists(const RecordJson& object) {
 std::string describe_keyed_records(const RecordJson& object) {
   const RecordJson& first_value = object.front();
   if (has_any_key(first_value, kLlamaFactoryKeys)) {
-    return "is a registry of data sets of LLaMA-Factory (dataset_info.json), not data; give the data file itself in "
-           "data.train, and its columns in data.columns";
+    return fmt::format(
+        "is a registry of data sets of LLaMA-Factory (dataset_info.json), not data; give the data file itself in {}, "
+        "and its columns in {}",
+        keys::data::kTrain, keys::data::kColumns);
   }
   if (has_any_key(first_value, kInternVlKeys)) {
-    return "is a registry of data sets of InternVL's trainer, not data; give its files in data.train: {path: "
-           "ANNOTATION, image_root: ROOT, repeat: REPEAT_TIME} for each";
+    return fmt::format(
+        "is a registry of data sets of InternVL's trainer, not data; give its files in {}: {{path: ANNOTATION, "
+        "image_root: ROOT, repeat: REPEAT_TIME}} for each",
+        keys::data::kTrain);
   }
   if (has_any_key(first_value, kQwenKeys)) {
-    return "is a registry of data sets of Qwen-VL's trainer, not data; give its files in data.train: {path: "
-           "ANNOTATION_PATH, image_root: DATA_PATH} for each";
+    return fmt::format(
+        "is a registry of data sets of Qwen-VL's trainer, not data; give its files in {}: {{path: ANNOTATION_PATH, "
+        "image_root: DATA_PATH}} for each",
+        keys::data::kTrain);
   }
   if (!has_any_key(first_value, kRecordKeys)) return {};
   return "is one JSON object, with a record under each of its keys; write the records as a list, for example with jq "
@@ -174,7 +181,8 @@ class JsonRecords final : public Records {
     }
     for (const auto& [name, source_name] : missing_columns) {
       spdlog::warn(
-          "{}: data.columns: {} has a field \"{}\", which is mapped to {}; check the name", file_.path().string(),
+          "{}: {}: {} has a field \"{}\", which is mapped to {}; check the name", file_.path().string(),
+          keys::data::kColumns,
           num_checked_records == size() ? "no record" : fmt::format("none of {} checked records", num_checked_records),
           make_excerpt(source_name), name);
     }

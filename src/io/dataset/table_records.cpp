@@ -17,6 +17,7 @@
 #include "io/record/record_reader.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/plugin.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
@@ -45,8 +46,8 @@ void check_columns(const std::filesystem::path& file, const RowFile& row_file, c
   for (const std::string& column : columns) column_excerpts.push_back(make_excerpt(column));
   for (const auto& [name, source_name] : settings.columns) {
     if (std::ranges::find(columns, source_name) != columns.end()) continue;
-    throw data_error("{}: data.columns maps \"{}\" to the column \"{}\", which does not exist; its columns are {}",
-                     file.string(), name, make_excerpt(source_name), fmt::join(column_excerpts, ", "));
+    throw data_error("{}: {} maps \"{}\" to the column \"{}\", which does not exist; its columns are {}", file.string(),
+                     keys::data::kColumns, name, make_excerpt(source_name), fmt::join(column_excerpts, ", "));
   }
   if (may_have_turns(columns, settings.columns)) return;
   throw data_error(

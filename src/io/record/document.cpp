@@ -10,6 +10,7 @@
 #include "io/record/json_values.h"
 #include "io/record/media/media_refs.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::io {
@@ -152,9 +153,9 @@ void check_no_conversation_keys(const RecordJson& record, const char* key) {
   for (const char* conversation_key : kKeysOfConversations) {
     if (find_non_blank_value(record, conversation_key) == nullptr) continue;
     throw data_error(
-        "is a document (\"{0}\") and has \"{1}\", which only conversations have; write \"messages\", or set "
-        "data.ignore_keys=[{1}] to train without it",
-        key, conversation_key);
+        "is a document (\"{0}\") and has \"{1}\", which only conversations have; write \"messages\", or set {2}=[{1}] "
+        "to train without it",
+        key, conversation_key, keys::data::kIgnoreKeys);
   }
 }
 
@@ -165,8 +166,8 @@ std::optional<RecordJson> take_document(RecordJson& record) {
   const std::vector<const char*> keys = find_document_keys(record);
   if (keys.empty()) return std::nullopt;
   if (keys.size() > 1) {
-    throw data_error("has the documents \"{0}\" and \"{1}\"; keep one, or set data.ignore_keys=[{1}]", keys[0],
-                     keys[1]);
+    throw data_error("has the documents \"{0}\" and \"{1}\"; keep one, or set {2}=[{1}]", keys[0], keys[1],
+                     keys::data::kIgnoreKeys);
   }
   check_no_conversation_keys(record, keys.front());
   const std::string_view key = keys.front();

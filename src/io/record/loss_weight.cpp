@@ -8,6 +8,7 @@
 #include "io/record/json_values.h"
 #include "io/record/keys/key_rules.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
@@ -42,18 +43,18 @@ float parse_loss_weight(const RecordJson& turn, size_t turn_number) {
     if (!value) {
       throw data_error(
           "turn {} has \"{}\": {}, which is not {}; masks of parts are not supported; write \"loss\": true, false or a "
-          "number from 0 to 1 into each answer, or set data.ignore_keys=[{}] to learn all of it",
+          "number from 0 to 1 into each answer, or set {}=[{}] to learn all of it",
           turn_number, make_excerpt(entry.key()), make_value_excerpt(*entry),
           rule == KeyRule::kLossMask ? "true, false or a number from 0 to 1" : "true (1) or false (0)",
-          make_excerpt(entry.key()));
+          keys::data::kIgnoreKeys, make_excerpt(entry.key()));
     }
     if (*value > 0 && *value < kMinLossWeight) {
       throw data_error("turn {} has \"{}\": {}, less than {}; write 0, or a larger weight", turn_number,
                        make_excerpt(entry.key()), *value, kMinLossWeight);
     }
     if (fraction && fraction->second != *value) {
-      throw data_error("turn {} has \"{}\": {} and \"{}\": {}, which differ; keep one, or set data.ignore_keys=[{}]",
-                       turn_number, fraction->first, fraction->second, entry.key(), *value, entry.key());
+      throw data_error("turn {} has \"{}\": {} and \"{}\": {}, which differ; keep one, or set {}=[{}]", turn_number,
+                       fraction->first, fraction->second, entry.key(), *value, keys::data::kIgnoreKeys, entry.key());
     }
     fraction = {entry.key(), *value};
   }

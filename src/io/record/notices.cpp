@@ -1,11 +1,14 @@
 #include "io/record/notices.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <string_view>
 #include <utility>
 
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
@@ -13,9 +16,10 @@ namespace {
 
 constexpr std::string_view kUnsupportedPlaceholderNotice =
     "an image placeholder of another format, read as text (write <image> or <video>)";
-constexpr std::string_view kCoordinatesInTextNotice =
-    "coordinates in a text, learned as written: pixel coordinates of the file do not match a resized image "
-    "(data.boxes.in converts them)";
+/// Completed by the key that converts coordinates.
+constexpr const char* kCoordinatesInTextNotice =
+    "coordinates in a text, learned as written: pixel coordinates of the file do not match a resized image ({} "
+    "converts them)";
 
 /// Maximum length of a tag that is searched for: `<image_placeholder>` and a number of 5 digits.
 constexpr size_t kMaxTagLength = 24;
@@ -40,7 +44,7 @@ bool is_coordinate_tag(std::string_view tag) {
 }
 
 void add_coordinates_notice(std::string_view example, std::vector<Notice>& notices) {
-  add_notice(std::string(kCoordinatesInTextNotice), make_excerpt(std::string(example)), notices);
+  add_notice(fmt::format(kCoordinatesInTextNotice, keys::data::kBoxesIn), make_excerpt(std::string(example)), notices);
 }
 
 }  // namespace

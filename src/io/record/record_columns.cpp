@@ -10,6 +10,7 @@
 #include "io/record/json_values.h"
 #include "io/record/media/media_refs.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
@@ -115,9 +116,8 @@ std::string to_alpaca_text(const RecordJson& value, const char* key) {
   if (is_blank(value)) return {};
   if (auto text = format_scalar(value)) return *std::move(text);
   throw data_error(
-      "its \"{0}\" is neither a string nor a number; write it as text, or set data.ignore_keys=[{0}] to train "
-      "without it",
-      key);
+      "its \"{0}\" is neither a string nor a number; write it as text, or set {1}=[{0}] to train without it", key,
+      keys::data::kIgnoreKeys);
 }
 
 /// Converts Alpaca's format: "instruction", "input", "output" and LLaMA-Factory's "history", a list
@@ -129,7 +129,8 @@ RecordJson convert_alpaca_to_messages(RecordJson& record) {
     if (!history.is_array())
       throw data_error(
           "its \"history\" is not a list of questions with their answers; write [[question, answer], …], or set "
-          "data.ignore_keys=[history] to train without it");
+          "{}=[history] to train without it",
+          keys::data::kIgnoreKeys);
     for (RecordJson& pair : history) {
       if (!pair.is_array() || pair.size() != 2) {
         throw data_error("its \"history\" has an entry that is not a question with its answer");
@@ -205,7 +206,8 @@ RecordJson take_turns(RecordJson& record) {
   }
   throw data_error(
       "has no \"conversations\" and no \"messages\", nor a \"question\" and its \"answer\", a \"caption\" or a "
-      "\"text\"; set data.columns if they have other names");
+      "\"text\"; set {} if they have other names",
+      keys::data::kColumns);
 }
 
 /// Joins a system text that is a list of strings to lines, and makes a blank one null. Throws
@@ -216,8 +218,9 @@ void normalize_system_text(RecordJson& system) {
     system = nullptr;
   } else if (system.is_object()) {
     throw data_error(
-        "its \"system\" is neither a string nor a list of content blocks; write it as text, or set "
-        "data.ignore_keys=[system] to train without it");
+        "its \"system\" is neither a string nor a list of content blocks; write it as text, or set {}=[system] to "
+        "train without it",
+        keys::data::kIgnoreKeys);
   } else if (system.is_array() && std::ranges::all_of(system, is_text)) {
     std::string text;
     for (const RecordJson& line : system) {
@@ -240,8 +243,8 @@ void rename_columns(RecordJson& record, const std::map<std::string, std::string>
   }
   if (renamed_fields.empty()) {
     const auto& [name, source_name] = *columns.begin();
-    throw data_error("has none of the fields of data.columns, such as \"{}\" for \"{}\"", make_excerpt(source_name),
-                     name);
+    throw data_error("has none of the fields of {}, such as \"{}\" for \"{}\"", keys::data::kColumns,
+                     make_excerpt(source_name), name);
   }
   const auto find_renamed_key = [&](std::initializer_list<const char*> names) {
     return std::ranges::find_if(names, [&](const char* name) { return renamed_fields.contains(name); });
@@ -251,8 +254,8 @@ void rename_columns(RecordJson& record, const std::map<std::string, std::string>
   const auto* document_name = find_renamed_key(document_names);
   const auto* turn_name = find_renamed_key(turn_names);
   if (document_name != document_names.end() && turn_name != turn_names.end()) {
-    throw data_error("has the fields of both \"{}\" and \"{}\" of data.columns; map one of them", *document_name,
-                     *turn_name);
+    throw data_error("has the fields of both \"{}\" and \"{}\" of {}; map one of them", *document_name, *turn_name,
+                     keys::data::kColumns);
   }
   erase_replaced_keys(record, columns);
   for (auto& [name, value] : renamed_fields.items()) record[name] = std::move(value);

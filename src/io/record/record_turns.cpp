@@ -11,6 +11,7 @@
 #include "io/record/loss_weight.h"
 #include "io/record/tool_turns.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
@@ -54,8 +55,8 @@ TurnRole read_role(const RecordJson& turn, size_t turn_number) {
   }
   const auto other_role = from != nullptr && role != nullptr ? parse_role(*role) : parsed_role;
   if (other_role && other_role != parsed_role) {
-    throw data_error("turn {} is from \"{}\" and has the role \"{}\"; keep one, or set data.ignore_keys=[role]",
-                     turn_number, role_name, make_value_excerpt(*role));
+    throw data_error("turn {} is from \"{}\" and has the role \"{}\"; keep one, or set {}=[role]", turn_number,
+                     role_name, make_value_excerpt(*role), keys::data::kIgnoreKeys);
   }
   return {.role = *parsed_role, .is_tool_call = is_tool_call_role(role_name), .has_unread_role = !other_role};
 }
@@ -69,9 +70,8 @@ const RecordJson& get_turn_content(const RecordJson& turn, size_t turn_number) {
   if (value == nullptr || content == nullptr) return value == nullptr ? *content : *value;
   if (is_blank(*value)) return *content;
   if (!is_blank(*content) && *value != *content) {
-    throw data_error(
-        "turn {} has both \"value\" and \"content\", which differ; keep one, or set data.ignore_keys=[content]",
-        turn_number);
+    throw data_error("turn {} has both \"value\" and \"content\", which differ; keep one, or set {}=[content]",
+                     turn_number, keys::data::kIgnoreKeys);
   }
   return *value;
 }
@@ -121,9 +121,9 @@ void check_block_index(const RecordJson& block, const MediaSlots& media, size_t 
   if (index->is_number_integer() && std::cmp_equal(index->get<int64_t>(), media.num_unassigned_slots())) return;
   throw data_error(
       "turn {}: {} {} block has \"index\": {}, but blocks use the record's {}s in order, so it gets number {}; list "
-      "them in this order, or set data.ignore_keys=[index]",
+      "them in this order, or set {}=[index]",
       turn_number, kind.indefinite_article(), kind.name, make_value_excerpt(*index), kind.name,
-      media.num_unassigned_slots());
+      media.num_unassigned_slots(), keys::data::kIgnoreKeys);
 }
 
 std::string get_block_text(const RecordJson& block, size_t turn_number) {

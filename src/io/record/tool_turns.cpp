@@ -7,6 +7,7 @@
 
 #include "io/record/json_values.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
@@ -26,7 +27,7 @@ constexpr std::array<MessageField, 6> kMessageFields{{{"tool_calls", Role::kAssi
 
 /// Returns the fix of an error about a key's value.
 std::string advise_correction(std::string_view key) {
-  return fmt::format("correct it, or set data.ignore_keys=[{}] to train without it", key);
+  return fmt::format("correct it, or set {}=[{}] to train without it", keys::data::kIgnoreKeys, key);
 }
 
 /// Returns a value that may be written as JSON text. Throws data_error that begins with `name` and
@@ -78,9 +79,8 @@ void check_single_reasoning(const std::vector<TemplateValue>& fields, std::strin
   if (!is_reasoning(key)) return;
   for (const TemplateValue& field : fields) {
     if (!is_reasoning(field.name) || field.json == to_json_string(value)) continue;
-    throw data_error(
-        "turn {} has other reasoning under \"{}\" than under \"{}\"; keep one, or set data.ignore_keys=[{}]",
-        turn_number, key, field.name, key);
+    throw data_error("turn {} has other reasoning under \"{}\" than under \"{}\"; keep one, or set {}=[{}]",
+                     turn_number, key, field.name, keys::data::kIgnoreKeys, key);
   }
 }
 

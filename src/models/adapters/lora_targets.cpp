@@ -9,6 +9,7 @@
 
 #include "models/checkpoints/load_parameters.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/options.h"
 
 namespace vlmtrain::models {
@@ -49,9 +50,9 @@ std::vector<std::string> find_unknown_modules_to_save(const VisionLanguageModel&
                             }) > 0;
   if (saves_output && !embedding->is_in_modules_to_save) {
     throw usage_error(
-        "lora.modules_to_save: {} of {} is tied to its embedding (tie_word_embeddings), so both would be trained; give "
-        "embed_tokens, which trains the tied weight",
-        output, folder.string());
+        "{}: {} of {} is tied to its embedding (tie_word_embeddings), so both would be trained; give embed_tokens, "
+        "which trains the tied weight",
+        keys::lora::kModulesToSave, output, folder.string());
   }
   return unknown_modules;
 }
@@ -77,7 +78,7 @@ void check_lora_targets(const VisionLanguageModel& model, const std::filesystem:
   const auto& lora = *store.lora();
   if (const auto unknown_modules = find_unknown_modules_to_save(model, folder); !unknown_modules.empty()) {
     throw lora.adapter.empty()
-        ? usage_error("lora.modules_to_save: {} has no module {}; its modules are {}", folder.string(),
+        ? usage_error("{}: {} has no module {}; its modules are {}", keys::lora::kModulesToSave, folder.string(),
                       fmt::join(unknown_modules, ", "), fmt::join(truncate_list(list_module_names(store)), ", "))
         : data_error("{}: contains the modules {}, which {} does not have; is it an adapter for another model?",
                      lora.adapter.string(), fmt::join(unknown_modules, ", "), folder.string());
@@ -96,9 +97,10 @@ void check_lora_targets(const VisionLanguageModel& model, const std::filesystem:
     problems.push_back(target +
                        (suggestion && *suggestion != target ? fmt::format(" (did you mean {}?)", *suggestion) : ""));
   }
-  throw usage_error("lora.target_modules: no Linear of {}{} matches {}; available are {}, at paths such as {}",
-                    folder.string(), lora.excluded_components.empty() ? "" : " outside the frozen parts",
-                    fmt::join(problems, ", "), fmt::join(linear_names, ", "), store.linears().back().path);
+  throw usage_error("{}: no Linear of {}{} matches {}; available are {}, at paths such as {}",
+                    keys::lora::kTargetModules, folder.string(),
+                    lora.excluded_components.empty() ? "" : " outside the frozen parts", fmt::join(problems, ", "),
+                    fmt::join(linear_names, ", "), store.linears().back().path);
 }
 
 bool saves_tied_output(const VisionLanguageModel& model) {

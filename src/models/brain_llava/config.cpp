@@ -2,6 +2,7 @@
 
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::brain_llava {
@@ -69,11 +70,11 @@ data::PixelRowShape Config::make_pixel_row_shape(const std::optional<VolumeShape
 VolumeShape Config::resolve_volume_size(const std::optional<VolumeShape>& requested) const {
   const VolumeShape size = vision.resolve_volume_size(requested);
   if (!has_enough_patches(*this, size)) {
-    throw usage_error(
-        "data.volume.size: {} gives {} patches, fewer than the projector's {} tokens per volume; give at least {}",
-        format_volume_shape(size), format_volume_shape(vision.compute_grid(size)), format_volume_shape(tokens),
-        format_volume_shape(
-            {tokens[0] * vision.patch_size, tokens[1] * vision.patch_size, tokens[2] * vision.patch_size}));
+    throw usage_error("{}: {} gives {} patches, fewer than the projector's {} tokens per volume; give at least {}",
+                      keys::data::kVolumeSize, format_volume_shape(size),
+                      format_volume_shape(vision.compute_grid(size)), format_volume_shape(tokens),
+                      format_volume_shape({tokens[0] * vision.patch_size, tokens[1] * vision.patch_size,
+                                           tokens[2] * vision.patch_size}));
   }
   return size;
 }

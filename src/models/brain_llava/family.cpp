@@ -15,6 +15,7 @@
 #include "models/processing/chat_template.h"
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/text/chat_template.h"
 
@@ -25,8 +26,9 @@ namespace {
 image::VolumeSettings make_volume_settings(const Config& config, const data::VolumeOptions& options) {
   if (options.input_form == data::VolumeInputForm::kSlices) {
     throw usage_error(
-        "data.volume.as: slices are images, and brain_llava supports only volumes; set volume, or use a model of a "
-        "family that supports images");
+        "{}: slices are images, and brain_llava supports only volumes; set volume, or use a model of a family that "
+        "supports images",
+        keys::data::kVolumeAs);
   }
   return options.make_volume_settings(config.resolve_volume_size(options.size));
 }

@@ -11,6 +11,7 @@
 #include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::models {
@@ -90,7 +91,7 @@ void check_loaded_values(const nn::Parameter& parameter, std::string_view name, 
   }
   if (parameter.quantized_weight != nullptr) return;
   if (const std::string problem = describe_overflow(name, values, parameter.tensor.scalar_type()); !problem.empty()) {
-    throw data_error("{}: {}; compute in bf16 or fp32 (training.precision)", source, problem);
+    throw data_error("{}: {}; compute in bf16 or fp32 ({})", source, problem, keys::training::kPrecision);
   }
 }
 

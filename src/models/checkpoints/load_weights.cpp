@@ -13,6 +13,7 @@
 #include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -144,11 +145,11 @@ LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path&
   const io::CheckpointTensors weights(folder);
   check_parameter_names(checkpoint_parameters, model_parameter_names, weights, model, folder, settings);
   for (const auto& warning : list_checkpoint_warnings(folder)) spdlog::warn("{}", warning);
-  const auto differences =
-      load_parameters(checkpoint_parameters, weights, "", make_load_tolerance(model, settings),
-                      fmt::format("{}: the weights do not match config.json; to train anyway, set model.allow_missing "
-                                  "(random initialization), model.allow_unexpected or model.resize_embeddings",
-                                  folder.string()));
+  const auto differences = load_parameters(
+      checkpoint_parameters, weights, "", make_load_tolerance(model, settings),
+      fmt::format("{}: the weights do not match config.json; to train anyway, set {} (random initialization), {} or {}",
+                  folder.string(), keys::model::kAllowMissing, keys::model::kAllowUnexpected,
+                  keys::model::kResizeEmbeddings));
   check_tied_outputs(differences.unused_tensor_names, weights, folder);
   warn_about_ignored_tables(differences.unused_tensor_names, weights, model, folder);
   for (const auto& [source, parameters] : external_parameters) {

@@ -10,6 +10,7 @@
 
 #include "models/checkpoints/tensor_source.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -110,8 +111,8 @@ std::optional<DeclaredQuantization> find_quantization_method(const json& config,
                                                    const std::string& evidence) {
   throw data_error(
       "{}: its weights are quantized with {} ({}), which is not supported; use the original checkpoint in BF16, F16 or "
-      "F32, and set model.quantization=nf4 or int8 to train LoRA on quantized weights",
-      folder.string(), method, evidence);
+      "F32, and set {}=nf4 or int8 to train LoRA on quantized weights",
+      folder.string(), method, evidence, keys::model::kQuantization);
 }
 
 /// Returns whether the tensor is an integer buffer that unquantized checkpoints may have.
@@ -192,9 +193,9 @@ void reject_quantized_weights(const json& config, const fs::path& folder) {
 void reject_quantized_model(const VisionLanguageModel& model, const std::filesystem::path& out) {
   if (model.parameters().quantization() == nn::Quantization::kNone) return;
   throw usage_error(
-      "{}: the weights of the model are quantized (model.quantization), so they cannot be saved as a checkpoint; save "
-      "the adapter, and merge it with the base weights (vlmtrain merge)",
-      out.string());
+      "{}: the weights of the model are quantized ({}), so they cannot be saved as a checkpoint; save the adapter, and "
+      "merge it with the base weights (vlmtrain merge)",
+      out.string(), keys::model::kQuantization);
 }
 
 }  // namespace vlmtrain::models

@@ -7,6 +7,7 @@
 #include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
@@ -21,9 +22,8 @@ Config read_config(const nlohmann::json& config, const std::filesystem::path& fo
 void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
   const int64_t pixels = config.vision.image_size * config.vision.image_size;
   if (max_pixels && *max_pixels < pixels) {
-    throw usage_error(
-        "data.image_max_pixels is {}, but this model resizes every image to {} pixels; raise it to that or more",
-        *max_pixels, pixels);
+    throw usage_error("{} is {}, but this model resizes every image to {} pixels; raise it to that or more",
+                      keys::data::kImageMaxPixels, *max_pixels, pixels);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::models::idefics3 {
 
@@ -112,9 +113,9 @@ void add_tile_limit(const ImageProcessorSettings& images, std::optional<int64_t>
   if (*max_pixels >= tiles_per_side * tiles_per_side * tile_pixels) return;
   if (*max_pixels >= 2 * tile_pixels) {
     overrides.unsaved_settings.push_back(
-        fmt::format("data.image_max_pixels={}: transformers' processor limits only the longer side of an image "
-                    "(size.longest_edge), so it splits some images into more tiles than this run, up to {}",
-                    *max_pixels, tiles_per_side * tiles_per_side + 1));
+        fmt::format("{}={}: transformers' processor limits only the longer side of an image (size.longest_edge), so it "
+                    "splits some images into more tiles than this run, up to {}",
+                    keys::data::kImageMaxPixels, *max_pixels, tiles_per_side * tiles_per_side + 1));
     return;
   }
   overrides.edit_image_settings = [tile_size](auto& file) { file["size"] = {{"longest_edge", tile_size}}; };

@@ -10,6 +10,7 @@
 #include "models/checkpoints/config_checks.h"
 #include "models/media/image_tiles.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::idefics3 {
@@ -142,8 +143,8 @@ ImageProcessor::ImageProcessor(const ImageProcessorSettings& settings, std::opti
     : settings_(settings), max_pixels_(max_pixels) {
   const int64_t tile_pixels = settings.tile_size * settings.tile_size;
   if (max_pixels && *max_pixels < tile_pixels) {
-    throw usage_error("data.image_max_pixels is {}, but one tile of this model has {} pixels; raise it to that or more",
-                      *max_pixels, tile_pixels);
+    throw usage_error("{} is {}, but one tile of this model has {} pixels; raise it to that or more",
+                      keys::data::kImageMaxPixels, *max_pixels, tile_pixels);
   }
 }
 

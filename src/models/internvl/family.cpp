@@ -8,6 +8,7 @@
 #include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 
@@ -107,9 +108,9 @@ ProcessorOverrides make_processor_overrides(const nlohmann::json& config_json, c
     }
   };
   if (!video_settings.num_frames && settings.video_max_frames != ProcessorSettings().video_max_frames) {
-    overrides.unsaved_settings.push_back(fmt::format(
-        "data.video_max_frames={}: transformers' InternVLVideoProcessor cannot combine a frame limit with a frame rate",
-        settings.video_max_frames));
+    overrides.unsaved_settings.push_back(
+        fmt::format("{}={}: transformers' InternVLVideoProcessor cannot combine a frame limit with a frame rate",
+                    keys::data::kVideoMaxFrames, settings.video_max_frames));
   }
   return overrides;
 }

@@ -11,6 +11,7 @@
 #include "models/media/frame_sampling.h"
 #include "models/media/image_tiles.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::internvl {
@@ -100,8 +101,8 @@ ImageProcessor::ImageProcessor(const ImageProcessorSettings& settings, std::opti
   if (!max_pixels) return;
   const int64_t max_cells = compute_max_tiles(*max_pixels, tile_settings().side);
   if (max_cells < 1) {
-    throw usage_error("data.image_max_pixels is {}, but one tile of this model has {} pixels; raise it to that or more",
-                      *max_pixels, tile_settings().side * tile_settings().side);
+    throw usage_error("{} is {}, but one tile of this model has {} pixels; raise it to that or more",
+                      keys::data::kImageMaxPixels, *max_pixels, tile_settings().side * tile_settings().side);
   }
   settings_.max_cells = std::min(settings_.max_cells, max_cells);
 }

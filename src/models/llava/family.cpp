@@ -8,6 +8,7 @@
 #include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 
@@ -45,9 +46,8 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
 void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
   const int64_t pixels = config.vision.image_size * config.vision.image_size;
   if (max_pixels && *max_pixels < pixels) {
-    throw usage_error(
-        "data.image_max_pixels is {}, but this model resizes every image to {} pixels; raise it to that or more",
-        *max_pixels, pixels);
+    throw usage_error("{} is {}, but this model resizes every image to {} pixels; raise it to that or more",
+                      keys::data::kImageMaxPixels, *max_pixels, pixels);
   }
 }
 

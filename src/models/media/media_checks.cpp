@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/video.h"
@@ -52,10 +53,11 @@ std::optional<io::Notice> check_scan_values(const at::Tensor& values, const std:
   const auto* const data = static_cast<const char*>(values.const_data_ptr());
   // The values are constant if the data equals itself shifted by one value.
   if (num_bytes <= size || std::memcmp(data, data + size, num_bytes - size) != 0) return std::nullopt;
-  return io::Notice{.kind =
-                        "a scan has a single value after its window or normalization; check its units and "
-                        "data.volume.window, or drop it",
-                    .example = name};
+  return io::Notice{
+      .kind =
+          fmt::format("a scan has a single value after its window or normalization; check its units and {}, or drop it",
+                      keys::data::kVolumeWindow),
+      .example = name};
 }
 
 std::optional<io::Notice> check_volume_slices(const std::vector<at::Tensor>& slices, const std::string& name) {
@@ -105,9 +107,9 @@ void check_sample_memory(const data::Sample& sample, int64_t pixel_bytes) {
   throw data::SampleError(
       "too large for the memory",
       fmt::format("sample {}: its pixels take {} and preprocessing {} more, beyond the limit of a quarter of the "
-                  "available {}; lower data.image_max_pixels or data.video_max_frames",
+                  "available {}; lower {} or {}",
                   sample.id, format_bytes(pixel_bytes), format_bytes(sample.decode_bytes),
-                  format_bytes(get_host_limit_bytes())));
+                  format_bytes(get_host_limit_bytes()), keys::data::kImageMaxPixels, keys::data::kVideoMaxFrames));
 }
 
 }  // namespace vlmtrain::models

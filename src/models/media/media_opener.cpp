@@ -9,6 +9,7 @@
 
 #include "models/media/media_checks.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/volume_slices.h"
@@ -78,9 +79,10 @@ void MediaOpener::check_volumes(const io::Record& record) const {
   if (!readers_.volumes && !uses_volume_slices()) {
     throw data::SampleError(
         "unsupported volume",
-        fmt::format("sample {} has a volume ({}), which this model family does not support; set data.volume.as=slices "
-                    "to convert it to images, or use a model of a family that supports volumes",
-                    record.id, make_excerpt(std::ranges::find(record.images, true, &io::MediaRef::is_volume)->path)));
+        fmt::format("sample {} has a volume ({}), which this model family does not support; set {}=slices to convert "
+                    "it to images, or use a model of a family that supports volumes",
+                    record.id, make_excerpt(std::ranges::find(record.images, true, &io::MediaRef::is_volume)->path),
+                    keys::data::kVolumeAs));
   }
   const auto max_volumes = readers_.volumes ? readers_.volumes->max_volumes() : std::nullopt;
   if (max_volumes && volumes > *max_volumes) {
@@ -94,8 +96,9 @@ void MediaOpener::check_volumes(const io::Record& record) const {
 void MediaOpener::check_num_images(const io::Record& record, const std::vector<int64_t>& images_per_placeholder) const {
   const int64_t num_images = std::reduce(images_per_placeholder.begin(), images_per_placeholder.end());
   if (!max_images_ || num_images <= *max_images_) return;
-  throw data::SampleError("too many images", fmt::format("sample {} has {}, more than data.max_images_per_sample={}",
-                                                         record.id, pluralize(num_images, "image"), *max_images_));
+  throw data::SampleError("too many images",
+                          fmt::format("sample {} has {}, more than {}={}", record.id, pluralize(num_images, "image"),
+                                      keys::data::kMaxImagesPerSample, *max_images_));
 }
 
 std::vector<int64_t> MediaOpener::count_images_per_placeholder(const io::Record& record) const {
@@ -149,9 +152,9 @@ std::vector<MediaOpener::MediumSource> MediaOpener::find_sources(const io::Recor
   if (image_index < record.images.size() || video_index < record.videos.size()) {
     throw data::SampleError(
         "refused by the chat template",
-        fmt::format("sample {}: {} writes {} of its {} images and videos; put them into user "
-                    "turns, or set another data.chat_template",
-                    record.id, template_name, sources.size(), record.images.size() + record.videos.size()));
+        fmt::format("sample {}: {} writes {} of its {} images and videos; put them into user turns, or set another {}",
+                    record.id, template_name, sources.size(), record.images.size() + record.videos.size(),
+                    keys::data::kChatTemplate));
   }
   return sources;
 }

@@ -6,6 +6,7 @@
 
 #include "models/media/media_checks.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/volume_slices.h"
@@ -145,9 +146,8 @@ class VideoMedium final : public Medium {
     const bool has_preselected_frames = info_.is_frame_list || info_.is_frame_folder;
     if (!has_preselected_frames || layout.frames >= info_.num_frames) return std::nullopt;
     return io::Notice{
-        .kind =
-            "a list or folder of frames, not all of which are used (data.video_max_frames and "
-            "the checkpoint's limits)",
+        .kind = fmt::format("a list or folder of frames, not all of which are used ({} and the checkpoint's limits)",
+                            keys::data::kVideoMaxFrames),
         .example = fmt::format("{} of {} frames, the first in {}", layout.frames, info_.num_frames, file().path)};
   }
 
@@ -165,9 +165,9 @@ class VolumeMedium final : public Medium {
       : Medium(file, data::MediaKind::kVolume), reader_(reader), info_(image::read_volume_info(file)) {
     if (info_.num_frames > 1 && settings.time_series_mode == image::TimeSeriesMode::kRejected) {
       throw data_error(
-          "a series of {} volumes (functional or diffusion MRI), but one is expected; set data.volume.series=mean, or "
-          "data.volume.series=frames to use several, or save the volume you need as a separate file",
-          info_.num_frames);
+          "a series of {} volumes (functional or diffusion MRI), but one is expected; set {}=mean, or {}=frames to use "
+          "several, or save the volume you need as a separate file",
+          info_.num_frames, keys::data::kVolumeSeries, keys::data::kVolumeSeries);
     }
     set_decode_bytes(check_volume_bytes(info_, reader.lay_out(info_, file.modality).decode_bytes));
   }

@@ -3,6 +3,7 @@
 #include "models/nanovlm/model.h"
 #include "models/nanovlm/processor.h"
 #include "models/processing/chat_template.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/checkpoint.h"
 
 namespace vlmtrain::models::nanovlm {
@@ -55,9 +56,9 @@ ProcessorOverrides make_processor_overrides(const nlohmann::json& config, const 
       tiles_per_side * tiles_per_side * model_config.vision.image_size * model_config.vision.image_size)
     return overrides;
   overrides.unsaved_settings.push_back(
-      fmt::format("data.image_max_pixels={}: nanoVLM's original code limits only the longer side of an image "
-                  "(max_img_size in config.json), so it splits some images into more tiles than this run",
-                  *settings.image_max_pixels));
+      fmt::format("{}={}: nanoVLM's original code limits only the longer side of an image (max_img_size in "
+                  "config.json), so it splits some images into more tiles than this run",
+                  keys::data::kImageMaxPixels, *settings.image_max_pixels));
   return overrides;
 }
 

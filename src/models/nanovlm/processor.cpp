@@ -10,6 +10,7 @@
 #include "models/media/image_tiles.h"
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
@@ -45,8 +46,8 @@ ImageProcessor::ImageProcessor(const Config& config, std::optional<int64_t> max_
       has_global_image_(config.has_global_image()),
       max_pixels_(max_pixels) {
   if (max_pixels && *max_pixels < tile_size_ * tile_size_) {
-    throw usage_error("data.image_max_pixels is {}, but one tile of this model has {} pixels; raise it to that or more",
-                      *max_pixels, tile_size_ * tile_size_);
+    throw usage_error("{} is {}, but one tile of this model has {} pixels; raise it to that or more",
+                      keys::data::kImageMaxPixels, *max_pixels, tile_size_ * tile_size_);
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/nn/attention/attention.h"
@@ -169,19 +170,19 @@ VolumeShape VolumeTransformerConfig::resolve_volume_size(const std::optional<Vol
   const VolumeShape size = requested.value_or(image_size);
   if (size != image_size && positions == VolumePositionEncoding::kLearned) {
     throw usage_error(
-        "data.volume.size: is {}, but this tower has positions only for {} (image_size in config.json); omit it, or "
-        "use a model with positions \"factorized\"",
-        format_volume_shape(size), format_volume_shape(image_size));
+        "{}: is {}, but this tower has positions only for {} (image_size in config.json); omit it, or use a model with "
+        "positions \"factorized\"",
+        keys::data::kVolumeSize, format_volume_shape(size), format_volume_shape(image_size));
   }
   for (size_t axis = 0; axis < size.size(); ++axis) {
     if (size[axis] < patch_size || size[axis] % patch_size != 0) {
-      throw usage_error("data.volume.size: is {}, but the tower needs multiples of {} (patch_size in config.json)",
-                        format_volume_shape(size), patch_size);
+      throw usage_error("{}: is {}, but the tower needs multiples of {} (patch_size in config.json)",
+                        keys::data::kVolumeSize, format_volume_shape(size), patch_size);
     }
     if (size[axis] > max_patches[axis] * patch_size) {
       throw usage_error(
-          "data.volume.size: is {}, but the tower has positions for at most {} (max_patches in config.json); reduce it",
-          format_volume_shape(size),
+          "{}: is {}, but the tower has positions for at most {} (max_patches in config.json); reduce it",
+          keys::data::kVolumeSize, format_volume_shape(size),
           format_volume_shape({max_patches[0] * patch_size, max_patches[1] * patch_size, max_patches[2] * patch_size}));
     }
   }

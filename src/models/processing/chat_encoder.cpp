@@ -5,6 +5,7 @@
 #include "models/processing/chat_template.h"
 #include "models/processing/document_text.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
@@ -78,9 +79,9 @@ void check_token_id(const text::Tokenizer& tokenizer, std::string_view token, st
 void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size) {
   if (tokenizer.vocab_size() > vocab_size) {
     throw data_error(
-        "tokenizer.json has {} tokens and config.json's vocab_size is {}; the embedding is too small; set "
-        "vocab_size to {} and model.resize_embeddings=true, which adds rows",
-        tokenizer.vocab_size(), vocab_size, tokenizer.vocab_size());
+        "tokenizer.json has {} tokens and config.json's vocab_size is {}; the embedding is too small; set vocab_size "
+        "to {} and {}=true, which adds rows",
+        tokenizer.vocab_size(), vocab_size, tokenizer.vocab_size(), keys::model::kResizeEmbeddings);
   }
 }
 

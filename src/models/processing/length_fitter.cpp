@@ -5,6 +5,7 @@
 #include "models/media/media_checks.h"
 #include "models/processing/document_text.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::models {
 
@@ -106,11 +107,12 @@ std::string format_shortening_advice(const io::Record& record, const MediaList& 
     const auto image =
         std::ranges::find_if(media, [](const auto& medium) { return medium->kind() != data::MediaKind::kVideo; });
     const bool can_shrink = image != media.end() && (*image)->get_shrink_range();
-    image_hint = can_shrink ? "shrink the images with data.image_max_pixels"
+    image_hint = can_shrink ? fmt::format("shrink the images with {}", keys::data::kImageMaxPixels)
                             : "remove images, which all have the same number of tokens";
   }
   if (!has_videos) return image_hint;
-  return fmt::format("{}{}use fewer frames with data.video_max_frames", image_hint, image_hint.empty() ? "" : ", or ");
+  return fmt::format("{}{}use fewer frames with {}", image_hint, image_hint.empty() ? "" : ", or ",
+                     keys::data::kVideoMaxFrames);
 }
 
 }  // namespace
@@ -163,23 +165,23 @@ void LengthFitter::throw_sample_too_long_error(const io::Record& record, const M
   const int64_t lowest_token_count = min_tokens.value_or(tokens);
   const auto message = [&] {
     if (lowest_token_count <= length_limits_.max_length) {
-      return fmt::format(
-          "sample {} has {} tokens, more than {}; set data.max_length to that or less, or shrink the images with "
-          "data.image_max_pixels",
-          record.id, lowest_token_count, length_limits_.position_description);
+      return fmt::format("sample {} has {} tokens, more than {}; set {} to that or less, or shrink the images with {}",
+                         record.id, lowest_token_count, length_limits_.position_description, keys::data::kMaxLength,
+                         keys::data::kImageMaxPixels);
     }
     if (record.images.empty() && record.videos.empty()) {
-      return fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or shorten its text",
-                         record.id, tokens, length_limits_.max_length);
+      return fmt::format("sample {} has {} tokens, more than {}={}; raise it, or shorten its text", record.id, tokens,
+                         keys::data::kMaxLength, length_limits_.max_length);
     }
     if (!min_tokens) {
-      return fmt::format("sample {} has {} tokens, more than data.max_length={}; raise it, or {}", record.id, tokens,
-                         length_limits_.max_length, format_shortening_advice(record, media));
+      return fmt::format("sample {} has {} tokens, more than {}={}; raise it, or {}", record.id, tokens,
+                         keys::data::kMaxLength, length_limits_.max_length, format_shortening_advice(record, media));
     }
     return fmt::format(
-        "sample {} has {} tokens, and {} with its images at their minimum size, more than data.max_length={}; raise "
-        "it, or remove images, or frames with data.video_max_frames",
-        record.id, tokens, lowest_token_count, length_limits_.max_length);
+        "sample {} has {} tokens, and {} with its images at their minimum size, more than {}={}; raise it, or remove "
+        "images, or frames with {}",
+        record.id, tokens, lowest_token_count, keys::data::kMaxLength, length_limits_.max_length,
+        keys::data::kVideoMaxFrames);
   };
   throw data::SampleTooLongError(tokens, message(), length_limits_.on_too_long == data::LongSamplePolicy::kDrop);
 }

@@ -12,6 +12,7 @@
 #include "models/processing/box_format.h"
 #include "models/processing/chat_template.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::models {
@@ -143,10 +144,11 @@ Box ObjectWriter::locate_box(const io::ObjectMark& object, const io::MediaRef& f
   throw data::SampleError(
       "a box outside of its image",
       fmt::format("sample {}: the box {} is outside of its image of {} x {} pixels ({}); correct it, or its unit "
-                  "(\"bbox_type\" or data.boxes.in){}",
+                  "(\"bbox_type\" or {}){}",
                   record_.id, format_values(object.coordinates), size.width, size.height, file.path,
-                  fits_stored_image ? "; for boxes of photos before their EXIF rotation, set "
-                                      "data.boxes.orientation=stored"
+                  keys::data::kBoxesIn,
+                  fits_stored_image ? fmt::format("; for boxes of photos before their EXIF rotation, set {}=stored",
+                                                  keys::data::kBoxesOrientation)
                                     : ""));
 }
 
@@ -216,9 +218,8 @@ text::RenderedChat ObjectWriter::write(const text::RenderedChat& chat, const Pix
   for (const auto& [span, slot_index] : find_tokens(chat.text, delimiter_, slots_.size())) {
     if (is_written[slot_index]) {
       throw data::SampleError("refused by the chat template",
-                              fmt::format("sample {}: the chat template writes a box more than once; set another "
-                                          "data.chat_template",
-                                          record_.id));
+                              fmt::format("sample {}: the chat template writes a box more than once; set another {}",
+                                          record_.id, keys::data::kChatTemplate));
     }
     is_written[slot_index] = true;
     spans.push_back(span);

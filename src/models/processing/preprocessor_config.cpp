@@ -11,6 +11,7 @@
 #include "models/processing/processor_changes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/processor.h"
 
@@ -129,9 +130,8 @@ void warn_if_frame_rate_differs(const std::filesystem::path& folder, double fps)
   const std::lock_guard lock(mutex);
   if (file_fps == fps || !reported_files.insert(file->name()).second) return;
   spdlog::warn(
-      "{}: fps is {}, but videos are sampled at data.video_fps, {} frames per second; set data.video_fps={} to use the "
-      "value of the file",
-      file->name(), file_fps, fps, file_fps);
+      "{}: fps is {}, but videos are sampled at {}, {} frames per second; set {}={} to use the value of the file",
+      file->name(), file_fps, keys::data::kVideoFps, fps, keys::data::kVideoFps, file_fps);
 }
 
 }  // namespace vlmtrain::models

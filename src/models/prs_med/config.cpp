@@ -4,6 +4,7 @@
 #include "models/llava/config.h"
 #include "models/network/mask_encoder.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::prs_med {
@@ -67,14 +68,13 @@ int64_t Config::channels() const {
 int64_t Config::side(std::optional<int64_t> requested_side) const {
   const int64_t side = requested_side.value_or(image_size);
   if (side % MaskImageEncoder::kFeatureStride != 0) {
-    throw usage_error("data.mask_image_size: is {}, but a mask encoder needs multiples of {}", side,
+    throw usage_error("{}: is {}, but a mask encoder needs multiples of {}", keys::data::kMaskImageSize, side,
                       MaskImageEncoder::kFeatureStride);
   }
   if (side != image_size && std::holds_alternative<SamVitConfig>(encoder)) {
     throw usage_error(
-        "data.mask_image_size: is {}, but SAM's encoder has positions only for {} (image_size in config.json); set it "
-        "to auto",
-        side, image_size);
+        "{}: is {}, but SAM's encoder has positions only for {} (image_size in config.json); set it to auto",
+        keys::data::kMaskImageSize, side, image_size);
   }
   return side;
 }

@@ -9,6 +9,7 @@
 #include "models/qwen3_vl/model.h"
 #include "models/qwen3_vl/processor.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::qwen3_vl {
@@ -109,10 +110,10 @@ ProcessorOverrides make_processor_overrides(const nlohmann::json& config_json, c
   const nlohmann::ordered_json empty = nlohmann::ordered_json::object();
   if (nlohmann::ordered_json probe = empty;
       max_pixels && has_videos && !write_frame_pixel_limit(probe, videos, vision)) {
-    overrides.unsaved_settings.push_back(
-        fmt::format("data.image_max_pixels={}: for video frames, transformers' Qwen3VLVideoProcessor supports only "
-                    "multiples of {} pixels, at least 1.05 times size.shortest_edge",
-                    *max_pixels, vision.pixels_per_token_side() * vision.pixels_per_token_side()));
+    overrides.unsaved_settings.push_back(fmt::format(
+        "{}={}: for video frames, transformers' Qwen3VLVideoProcessor supports only multiples of {} pixels, at least "
+        "1.05 times size.shortest_edge",
+        keys::data::kImageMaxPixels, *max_pixels, vision.pixels_per_token_side() * vision.pixels_per_token_side()));
   }
   overrides.edit_video_settings = [=, fps = settings.video_fps, max_frames = settings.video_max_frames](auto& file) {
     if (max_pixels) write_frame_pixel_limit(file, videos, vision);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/regex.h"
 
 namespace vlmtrain::nn {
@@ -71,7 +72,7 @@ LoraTarget::LoraTarget(std::string pattern) : pattern_(std::move(pattern)) {
   } else if (pattern_.find_first_of("*+?()[]{}|\\^$") == std::string::npos) {
     matches_ = [suffix = pattern_](const std::string& path) { return has_path_suffix(path, suffix); };
   } else {
-    matches_ = make_path_matcher("lora.target_modules", pattern_);
+    matches_ = make_path_matcher(keys::lora::kTargetModules, pattern_);
   }
 }
 

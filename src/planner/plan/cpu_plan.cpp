@@ -13,6 +13,7 @@
 #include "planner/search/plan_split.h"
 #include "planner/suggestions/change_evaluator.h"
 #include "planner/suggestions/suggestions.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 
@@ -73,7 +74,7 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
     };
     const HostMemoryLimit aggressive_limit = compute_memory_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
     if (is_sufficient_limit(aggressive_limit)) {
-      add("memory.mode=aggressive",
+      add(fmt::format("{}=aggressive", keys::memory::kMode),
           fmt::format("keeps {:g} % of the memory free instead of {:g} %", aggressive_limit.margin_percent,
                       plan_.limit.margin_percent),
           aggressive_limit);
@@ -84,11 +85,11 @@ class CpuChangeEvaluator final : public ChangeEvaluator {
           return is_sufficient_limit(compute_memory_limit(request_.mode, candidate_gigabytes));
         });
     if (sufficient_gigabytes) {
-      add(fmt::format("memory.limit_gb={:g}", *sufficient_gigabytes), "allows the run more of the available memory",
-          compute_memory_limit(request_.mode, sufficient_gigabytes));
+      add(fmt::format("{}={:g}", keys::memory::kLimitGb, *sufficient_gigabytes),
+          "allows the run more of the available memory", compute_memory_limit(request_.mode, sufficient_gigabytes));
     } else if (const HostMemoryLimit full_limit = compute_memory_limit(request_.mode, std::nullopt);
                is_sufficient_limit(full_limit)) {
-      add("memory.limit_gb=auto", "allows the run all available memory", full_limit);
+      add(fmt::format("{}=auto", keys::memory::kLimitGb), "allows the run all available memory", full_limit);
     }
     return list;
   }
@@ -129,7 +130,7 @@ HostMemoryLimit compute_host_memory_limit(memory::AvailableHostMemory available_
                                           const HostMemoryRequirements& memory_requirements) {
   if (limit_gigabytes && *limit_gigabytes * kBytesPerGigabyte < static_cast<double>(available_memory.bytes)) {
     available_memory = {.bytes = static_cast<int64_t>(*limit_gigabytes * kBytesPerGigabyte),
-                        .limit_source = "memory.limit_gb"};
+                        .limit_source = keys::memory::kLimitGb};
   }
   HostMemoryLimit limit{.available_memory = std::move(available_memory), .margin_percent = get_margin_percent(mode)};
   limit.margin_bytes = std::llround(static_cast<double>(limit.available_memory.bytes) * limit.margin_percent / 100);

@@ -13,6 +13,7 @@
 #include "planner/search/plan_split.h"
 #include "planner/suggestions/gpu_suggestions.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/planner/job.h"
 
@@ -24,8 +25,8 @@ namespace {
 void check_plan_request(const Job& job, const TargetGpu& target, const Workload& workload,
                         const StepConstraints& constraints) {
   if (!supports_precision(*target.gpu, job.precision)) {
-    throw usage_error("{} does not support {}; choose training.precision=fp32 or fp16, or another GPU",
-                      target.gpu->device_name, engine::to_string(job.precision));
+    throw usage_error("{} does not support {}; choose {}=fp32 or fp16, or another GPU", target.gpu->device_name,
+                      engine::to_string(job.precision), keys::training::kPrecision);
   }
   workload.check_divisible();
   const int64_t samples_per_rank = workload.samples_per_rank();

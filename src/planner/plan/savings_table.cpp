@@ -8,6 +8,7 @@
 #include "planner/search/plan_evaluator.h"
 #include "planner/suggestions/change_evaluator.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::planner {
 
@@ -21,12 +22,12 @@ struct SavingsState {
   /// Returns SavingsRow::arguments.
   std::vector<std::string> arguments() const {
     const Job& job = request.job;
-    return {"training.precision=" + engine::to_string(job.precision),
-            fmt::format("memory.recompute={}", uses_recomputation ? "auto" : "none"),
-            "training.optimizer_states=" + engine::to_string(job.optimizer.state_dtype),
+    return {fmt::format("{}=", keys::training::kPrecision) + engine::to_string(job.precision),
+            fmt::format("{}={}", keys::memory::kRecompute, uses_recomputation ? "auto" : "none"),
+            fmt::format("{}=", keys::training::kOptimizerStates) + engine::to_string(job.optimizer.state_dtype),
             "--finetune",
             job.lora ? "lora" : "full",
-            "model.quantization=" + nn::to_string(job.quantization)};
+            fmt::format("{}=", keys::model::kQuantization) + nn::to_string(job.quantization)};
   }
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/models/checkpoint_info.h"
 
 namespace vlmtrain::planner {
@@ -28,7 +29,7 @@ bool enable_lora(const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& chan
 bool quantize_frozen_weights(nn::Quantization quantization, JobChange& change) {
   if (!change.job.lora || change.job.quantization != nn::Quantization::kNone) return false;
   change.job.quantization = quantization;
-  change.arguments.push_back("model.quantization=" + nn::to_string(quantization));
+  change.arguments.push_back(fmt::format("{}=", keys::model::kQuantization) + nn::to_string(quantization));
   change.description += fmt::format("{}stores the frozen Linears in {} bits", change.description.empty() ? "" : " and ",
                                     quantization == nn::Quantization::kNf4 ? 4 : 8);
   return true;
@@ -38,7 +39,7 @@ bool use_16_bit_precision(const ChangeEvaluator::PlanInputs& plan_inputs, JobCha
   if (change.job.precision != engine::Precision::kFp32) return false;
   change.job = make_job_with_precision(std::move(change.job),
                                        plan_inputs.has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
-  change.arguments.push_back("training.precision=" + engine::to_string(change.job.precision));
+  change.arguments.push_back(fmt::format("{}=", keys::training::kPrecision) + engine::to_string(change.job.precision));
   change.description = "computes in 16 bits";
   return true;
 }
@@ -48,7 +49,7 @@ bool add_sharding(engine::ShardingStrategy sharding, const char* description, Jo
   const auto shardings = list_possible_shardings(job);
   if (job.sharding >= sharding || std::ranges::find(shardings, sharding) == shardings.end()) return false;
   job.sharding = sharding;
-  change.arguments.push_back(fmt::format("distributed.sharding={}", engine::to_string(sharding)));
+  change.arguments.push_back(fmt::format("{}={}", keys::distributed::kSharding, engine::to_string(sharding)));
   change.description = description;
   return true;
 }
@@ -66,7 +67,7 @@ bool use_8_bit_optimizer_state(JobChange& change) {
   engine::OptimizerStateDtype& states = change.job.optimizer.state_dtype;
   if (states == engine::OptimizerStateDtype::k8Bit) return false;
   states = engine::OptimizerStateDtype::k8Bit;
-  change.arguments.push_back("training.optimizer_states=" + engine::to_string(states));
+  change.arguments.push_back(fmt::format("{}=", keys::training::kOptimizerStates) + engine::to_string(states));
   change.description = "stores the optimizer's moments in 8 bits";
   return true;
 }
@@ -79,7 +80,7 @@ bool freeze_vision_tower(JobChange& change) {
   if (change.job.lora && change.job.lora->adapter.empty()) {
     change.job.lora->excluded_components.push_back(nn::Component::kVisionTower);
   }
-  change.arguments.emplace_back("model.freeze_vision_tower=true");
+  change.arguments.emplace_back(fmt::format("{}=true", keys::model::kFreezeVisionTower));
   change.description = "freezes the vision tower";
   return true;
 }

@@ -10,6 +10,7 @@
 #include "planner/search/plan_evaluator.h"
 #include "planner/suggestions/change_evaluator.h"
 #include "planner/suggestions/suggestions.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::planner {
@@ -74,8 +75,9 @@ std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
   };
   const auto aggressive_limit = compute_mode_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
   if (needed_bytes() <= aggressive_limit.limit_bytes) {
-    add("memory.mode=aggressive", fmt::format("keeps {:g} % of the GPU's memory free instead of {:g} %",
-                                              aggressive_limit.margin_percent, plan_.limit.margin_percent));
+    add(fmt::format("{}=aggressive", keys::memory::kMode),
+        fmt::format("keeps {:g} % of the GPU's memory free instead of {:g} %", aggressive_limit.margin_percent,
+                    plan_.limit.margin_percent));
   }
   if (!request_.limit_gigabytes) return list;
   const double max_gigabytes = to_gigabytes(request_.target.memory_bytes);
@@ -84,9 +86,10 @@ std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
         return needed_bytes() <= compute_mode_limit(request_.mode, candidate_gigabytes).limit_bytes;
       });
   if (sufficient_gigabytes) {
-    add(fmt::format("memory.limit_gb={:g}", *sufficient_gigabytes), "allows the run more of the GPU's memory");
+    add(fmt::format("{}={:g}", keys::memory::kLimitGb, *sufficient_gigabytes),
+        "allows the run more of the GPU's memory");
   } else if (needed_bytes() <= compute_mode_limit(request_.mode, std::nullopt).limit_bytes) {
-    add("memory.limit_gb=auto", "allows the run all of the GPU's memory");
+    add(fmt::format("{}=auto", keys::memory::kLimitGb), "allows the run all of the GPU's memory");
   }
   return list;
 }
@@ -151,10 +154,10 @@ Suggestion make_gpu_suggestion(const GpuCandidate& candidate, int64_t reserved_b
                         .total_bytes = reserved_bytes + limit.context_bytes + limit.communication_bytes};
   if (flags.gpu_flag_format.empty()) {
     suggestion.note = fmt::format("a GPU with {} GB or more", candidate.name);
-    if (request.limit_gigabytes) suggestion.note += ", with memory.limit_gb=auto";
+    if (request.limit_gigabytes) suggestion.note += fmt::format(", with {}=auto", keys::memory::kLimitGb);
   } else {
     suggestion.arguments = format_arguments(flags.gpu_flag_format, candidate.name);
-    if (request.limit_gigabytes) suggestion.arguments.emplace_back("memory.limit_gb=auto");
+    if (request.limit_gigabytes) suggestion.arguments.emplace_back(fmt::format("{}=auto", keys::memory::kLimitGb));
   }
   return suggestion;
 }

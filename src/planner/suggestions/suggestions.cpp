@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "planner/suggestions/change_evaluator.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::planner {
@@ -23,17 +24,17 @@ struct ConstraintRelaxation {
 std::vector<ConstraintRelaxation> list_relaxations(const StepConstraints& constraints) {
   std::vector<ConstraintRelaxation> list;
   if (!constraints.recompute.is_auto()) {
-    list.push_back({"memory.recompute", [](StepConstraints& relaxed) { relaxed.recompute = {}; }});
+    list.push_back({keys::memory::kRecompute, [](StepConstraints& relaxed) { relaxed.recompute = {}; }});
   }
   if (constraints.vision_tiles_per_pass) {
     list.push_back(
-        {"memory.vision_tiles_per_pass", [](StepConstraints& relaxed) { relaxed.vision_tiles_per_pass = {}; }});
+        {keys::memory::kVisionTilesPerPass, [](StepConstraints& relaxed) { relaxed.vision_tiles_per_pass = {}; }});
   }
   if (constraints.loss_chunk_rows) {
-    list.push_back({"memory.loss_chunk_rows", [](StepConstraints& relaxed) { relaxed.loss_chunk_rows = {}; }});
+    list.push_back({keys::memory::kLossChunkRows, [](StepConstraints& relaxed) { relaxed.loss_chunk_rows = {}; }});
   }
   if (constraints.micro_batch_size) {
-    list.push_back({"training.micro_batch_size", [](StepConstraints& relaxed) { relaxed.micro_batch_size = {}; }});
+    list.push_back({keys::training::kMicroBatchSize, [](StepConstraints& relaxed) { relaxed.micro_batch_size = {}; }});
   }
   return list;
 }
@@ -51,7 +52,7 @@ std::optional<Suggestion> suggest_combined_relaxation(const std::vector<Constrai
                         .makes_plan_fit = true,
                         .total_bytes = plan->total_bytes};
   for (const auto& relaxation : relaxations) {
-    const bool relaxes_micro_batch_size = relaxation.key == "training.micro_batch_size";
+    const bool relaxes_micro_batch_size = relaxation.key == keys::training::kMicroBatchSize;
     suggestion.arguments.push_back(fmt::format(
         "{}={}", relaxation.key, relaxes_micro_batch_size ? std::to_string(plan->micro_batch_size) : "auto"));
   }

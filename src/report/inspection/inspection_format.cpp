@@ -6,6 +6,7 @@
 
 #include "report/format/html.h"
 #include "vlmtrain/base/base64.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/encode.h"
@@ -93,7 +94,8 @@ std::string format_bad_samples(const Inspection& inspection) {
   const int64_t num_dropped = inspection.ledger.count(data::SampleStatus::kDropped);
   if (num_failed == 0)
     return num_dropped == 1 ? "1 is dropped" : fmt::format("{} are dropped", format_with_commas(num_dropped));
-  std::string text = fmt::format("{} would stop training (data.on_bad_sample=fail)", format_with_commas(num_failed));
+  std::string text =
+      fmt::format("{} would stop training ({}=fail)", format_with_commas(num_failed), keys::data::kOnBadSample);
   return num_dropped > 0 ? text + fmt::format(", {} are dropped", format_with_commas(num_dropped)) : text;
 }
 

@@ -5,6 +5,7 @@
 #include "report/format/html.h"
 #include "report/inspection/inspection_format.h"
 #include "report/plan/plan_format.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/report/inspection.h"
@@ -214,7 +215,7 @@ class InspectionPageBuilder {
     const ordered_json& shrunk_samples = ledger_["shrunk"]["each"];
     if (shrunk_samples.empty()) return {};
     return make_panel(
-        "Shrunk to fit data.max_length: " + pluralize(std::ssize(shrunk_samples), "sample"),
+        fmt::format("Shrunk to fit {}: ", keys::data::kMaxLength) + pluralize(std::ssize(shrunk_samples), "sample"),
         make_collapsible_table(
             {"sample", "tokens", "before", "pixels", "before"}, 1, shrunk_samples, [](const ordered_json& sample) {
               return std::vector<std::string>{sample["id"], format_with_commas(sample["tokens"][1]),
@@ -267,7 +268,7 @@ class InspectionPageBuilder {
     const InspectedEvaluation& evaluation = *inspection_.evaluation;
     const ordered_json ledger = evaluation.ledger.to_json();
     std::string html = make_hint_paragraph(
-        fmt::format("data.eval={}: {}.", evaluation.name, format_usable_samples(evaluation.ledger)));
+        fmt::format("{}={}: {}.", keys::data::kEval, evaluation.name, format_usable_samples(evaluation.ledger)));
     if (evaluation.num_samples_without_media > 0) {
       html += make_hint_paragraph(fmt::format("{} {} no image, video or volume.",
                                               format_with_commas(evaluation.num_samples_without_media),
@@ -277,10 +278,11 @@ class InspectionPageBuilder {
                                             format_with_commas(std::ssize(evaluation.duplicate_id_pairs)),
                                             get_is_or_are(std::ssize(evaluation.duplicate_id_pairs))));
     if (!evaluation.duplicate_id_pairs.empty()) {
-      html += make_collapsible_table({"in data.eval", "in data.train"}, 2, evaluation.duplicate_id_pairs,
-                                     [](const auto& pair) {
-                                       return std::vector<std::string>{pair.first, pair.second};
-                                     });
+      html +=
+          make_collapsible_table({fmt::format("in {}", keys::data::kEval), fmt::format("in {}", keys::data::kTrain)}, 2,
+                                 evaluation.duplicate_id_pairs, [](const auto& pair) {
+                                   return std::vector<std::string>{pair.first, pair.second};
+                                 });
     }
     html += make_hint_paragraph(fmt::format("{} {} {} from the training data.",
                                             format_with_commas(std::ssize(evaluation.ids_with_train_media)),
@@ -294,7 +296,8 @@ class InspectionPageBuilder {
         return std::vector<std::string>{problem["id"], problem["message"]};
       });
     }
-    return make_panel("Evaluation", html) + render_notices(evaluation.ledger, "Notices of data.eval");
+    return make_panel("Evaluation", html) +
+           render_notices(evaluation.ledger, fmt::format("Notices of {}", keys::data::kEval));
   }
 
   /// Returns the overlap of subjects. Subjects, such as patients, in both data sets make scores

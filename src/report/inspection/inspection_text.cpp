@@ -6,6 +6,7 @@
 #include "report/format/text_layout.h"
 #include "report/inspection/inspection_format.h"
 #include "report/plan/plan_format.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/report/inspection.h"
@@ -230,7 +231,8 @@ class InspectionTextBuilder {
   void add_shrunk_samples() {
     const auto shrunk_samples = inspection_.ledger.to_json()["shrunk"]["each"];
     if (shrunk_samples.empty()) return;
-    add_heading(fmt::format("Shrunk to fit data.max_length: {}", pluralize(std::ssize(shrunk_samples), "sample")));
+    add_heading(
+        fmt::format("Shrunk to fit {}: {}", keys::data::kMaxLength, pluralize(std::ssize(shrunk_samples), "sample")));
     for (size_t i = 0; i < std::min(kMaxListedEntries, shrunk_samples.size()); ++i) {
       const auto& sample = shrunk_samples[i];
       text_ += wrap_text("  ",
@@ -295,7 +297,7 @@ class InspectionTextBuilder {
   void add_evaluation() {
     if (!inspection_.evaluation) return;
     const InspectedEvaluation& evaluation = *inspection_.evaluation;
-    add_heading(fmt::format("Evaluation (data.eval={}): {}", to_printable(evaluation.name),
+    add_heading(fmt::format("Evaluation ({}={}): {}", keys::data::kEval, to_printable(evaluation.name),
                             format_usable_samples(evaluation.ledger)));
     const auto add_overlap_line = [&](size_t count, const std::string& text, const auto& get_id) {
       std::vector<std::string> ids;
@@ -320,7 +322,7 @@ class InspectionTextBuilder {
                     inspection_.has_grid_rows ? "a volume" : "an image or video"),
         [&](size_t i) { return evaluation.ids_with_train_media[i]; });
     if (evaluation.has_subjects) add_shared_subjects(evaluation, add_overlap_line);
-    add_notices(evaluation.ledger, "Notices of data.eval");
+    add_notices(evaluation.ledger, fmt::format("Notices of {}", keys::data::kEval));
   }
 
   template <class AddLine>

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/engine/settings/options.h"
@@ -80,7 +81,8 @@ std::string format_gpu(const planner::Plan& plan) {
     text += fmt::format(", of which other processes use {}", format_gigabytes(plan.target.other_process_bytes));
   }
   if (plan.limit.allowed_gpu_bytes < plan.target.memory_bytes - plan.target.other_process_bytes) {
-    text += fmt::format(", of which {} are allowed (memory.limit_gb)", format_gigabytes(plan.limit.allowed_gpu_bytes));
+    text += fmt::format(", of which {} are allowed ({})", format_gigabytes(plan.limit.allowed_gpu_bytes),
+                        keys::memory::kLimitGb);
   }
   return text;
 }

@@ -8,6 +8,7 @@
 
 #include "report/format/text_layout.h"
 #include "report/plan/plan_format.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 
@@ -215,10 +216,10 @@ std::string format_recompute_clause(const planner::Plan& plan) {
 std::string format_constraints(const planner::StepConstraints& constraints) {
   std::vector<std::string> keys;
   const auto add = [&](const char* key, const auto& value) { keys.push_back(fmt::format("{}={}", key, value)); };
-  if (constraints.micro_batch_size) add("training.micro_batch_size", *constraints.micro_batch_size);
-  if (!constraints.recompute.is_auto()) add("memory.recompute", constraints.recompute.text);
-  if (constraints.vision_tiles_per_pass) add("memory.vision_tiles_per_pass", *constraints.vision_tiles_per_pass);
-  if (constraints.loss_chunk_rows) add("memory.loss_chunk_rows", *constraints.loss_chunk_rows);
+  if (constraints.micro_batch_size) add(keys::training::kMicroBatchSize, *constraints.micro_batch_size);
+  if (!constraints.recompute.is_auto()) add(keys::memory::kRecompute, constraints.recompute.text);
+  if (constraints.vision_tiles_per_pass) add(keys::memory::kVisionTilesPerPass, *constraints.vision_tiles_per_pass);
+  if (constraints.loss_chunk_rows) add(keys::memory::kLossChunkRows, *constraints.loss_chunk_rows);
   return keys.empty() ? "" : fmt::format(" with {}", fmt::join(keys, " and "));
 }
 
@@ -329,8 +330,9 @@ std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, c
   }
   text +=
       wrap_text("  ",
-                "1 sample: micro-batches of one sample, or of training.micro_batch_size if set; all blocks recomputed "
-                "from the recomputation row on. Memory is from dry runs; times are predicted for a whole step.",
+                fmt::format("1 sample: micro-batches of one sample, or of {} if set; all blocks recomputed from the "
+                            "recomputation row on. Memory is from dry runs; times are predicted for a whole step.",
+                            keys::training::kMicroBatchSize),
                 columns);
   return text;
 }

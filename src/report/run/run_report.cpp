@@ -13,6 +13,7 @@
 #include "report/run/run_steps.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
@@ -281,12 +282,13 @@ namespace {
 /// Throws UserError (kUsage) if `run_dir` is not a run folder.
 void check_run_folder(const fs::path& run_dir) {
   if (!fs::is_directory(run_dir)) {
-    throw usage_error("{}: is not a folder; pass the output.dir of a run", run_dir.string());
+    throw usage_error("{}: is not a folder; pass the {} of a run", run_dir.string(), keys::output::kDir);
   }
   constexpr const char* kRunFileNames[] = {"config.yaml", "metrics.jsonl", "environment.json", "plan.json"};
   if (std::none_of(std::begin(kRunFileNames), std::end(kRunFileNames),
                    [&](const char* file) { return fs::exists(run_dir / file); })) {
-    throw usage_error("{}: has no config.yaml or metrics.jsonl; pass the output.dir of a run", run_dir.string());
+    throw usage_error("{}: has no config.yaml or metrics.jsonl; pass the {} of a run", run_dir.string(),
+                      keys::output::kDir);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "report/format/html.h"
 #include "vlmtrain/base/base64.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/process.h"
 #include "vlmtrain/image/decode.h"
@@ -48,8 +49,8 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, int64_
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
-    throw run_error("{}: cannot be created: {}; remove the file in its place, or set output.tensorboard=false",
-                    folder.string(), error.message());
+    throw run_error("{}: cannot be created: {}; remove the file in its place, or set {}=false", folder.string(),
+                    error.message(), keys::output::kTensorboard);
   path_ = make_event_file_path(folder);
   file_.open(path_, std::ios::binary);
   append(make_version_event(get_unix_seconds()));

@@ -6,6 +6,7 @@
 
 #include "text/unicode/unicode_classes.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::text {
@@ -114,8 +115,8 @@ GeneratedAnswer find_generated_answer(const jinja::RenderedText& rendering, cons
     if (fields.call_names.empty() && !contains(text, reasoning)) return {.notice_kinds = {kOmittedReasoning}};
     throw data_error(
         "turn {}: the chat template writes other text before this answer than its generation prompt, so the label "
-        "tokens of its tool calls or reasoning are unknown; set another data.chat_template, or drop the record",
-        origin + 1);
+        "tokens of its tool calls or reasoning are unknown; set another {}, or drop the record",
+        origin + 1, keys::data::kChatTemplate);
   }
   GeneratedAnswer answer;
   const FollowingText following = find_following_text(rendering, origin, prompt.size());
@@ -134,17 +135,16 @@ GeneratedAnswer find_generated_answer(const jinja::RenderedText& rendering, cons
   } else if (!answer.has_end_of_turn) {
     throw data_error(
         "turn {}: the chat template writes no end of turn after this answer with tool calls or reasoning, so its label "
-        "tokens are unknown; set another data.chat_template, or drop the record",
-        origin + 1);
+        "tokens are unknown; set another {}, or drop the record",
+        origin + 1, keys::data::kChatTemplate);
   }
   answer.span = {prompt.size(), std::max(end, prompt.size())};
   const std::string_view generated_text = text.substr(answer.span->begin, answer.span->end - answer.span->begin);
   for (const std::string& name : fields.call_names) {
     if (contains(generated_text, name)) continue;
     throw data_error(
-        "turn {}: the chat template omits the call of the tool {}; set a data.chat_template that supports tools, or "
-        "drop the record",
-        origin + 1, make_excerpt(name));
+        "turn {}: the chat template omits the call of the tool {}; set a {} that supports tools, or drop the record",
+        origin + 1, make_excerpt(name), keys::data::kChatTemplate);
   }
   if (!contains(generated_text, reasoning)) answer.notice_kinds.push_back(kOmittedReasoning);
   if (!contains(generated_text, trim_white_space(turn.text)))

@@ -10,6 +10,7 @@
 
 #include "text/unicode/unicode_classes.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::text {
@@ -80,9 +81,8 @@ class TemplateProbe {
     }
     if (render_error) return render_error;
     return std::make_exception_ptr(data_error(
-        "{}: this chat template omits the answers of a conversation with two questions and answers; set another "
-        "data.chat_template",
-        source_.name));
+        "{}: this chat template omits the answers of a conversation with two questions and answers; set another {}",
+        source_.name, keys::data::kChatTemplate));
   }
 
   /// Sets called_answer_uses_blocks. Templates such as Kimi K2's read the content of an answer with
@@ -204,9 +204,8 @@ class TemplateProbe {
     for (const int turn : {1, 3}) {
       if (!is_text_repeated(rendering, turn, kTwoRoundConversation[static_cast<size_t>(turn)].text)) continue;
       throw data_error(
-          "{}: this chat template writes an answer more than once, so its label tokens are ambiguous; set another "
-          "data.chat_template",
-          source_.name);
+          "{}: this chat template writes an answer more than once, so its label tokens are ambiguous; set another {}",
+          source_.name, keys::data::kChatTemplate);
     }
   }
 
@@ -216,14 +215,14 @@ class TemplateProbe {
     }
     throw data_error(
         "{}: this chat template writes no token after an answer, and the tokenizer has no eos_token; add it to "
-        "tokenizer_config.json, or set another data.chat_template",
-        source_.name);
+        "tokenizer_config.json, or set another {}",
+        source_.name, keys::data::kChatTemplate);
   }
 
   void check_token_exists(std::string_view token) const {
     if (tokenizer_.token_to_id(token)) return;
-    throw data_error("the tokenizer has no token {}, which the chat template {} needs; set another data.chat_template",
-                     token, source_.name);
+    throw data_error("the tokenizer has no token {}, which the chat template {} needs; set another {}", token,
+                     source_.name, keys::data::kChatTemplate);
   }
 
   /// A token found in a text.

@@ -8,6 +8,7 @@
 
 #include "text/tokenizer/external_tokens.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/text/chat_template.h"
@@ -206,11 +207,11 @@ TemplateSource choose_template(const std::string& name,
     std::vector<std::string> names;
     names.reserve(checkpoint_templates.size());
     for (const auto& [template_name, source] : checkpoint_templates) names.push_back(template_name);
-    throw usage_error("data.chat_template: the checkpoint has several chat templates and no default; choose one: {}",
-                      fmt::join(names, ", "));
+    throw usage_error("{}: the checkpoint has several chat templates and no default; choose one: {}",
+                      keys::data::kChatTemplate, fmt::join(names, ", "));
   }
   if (name.ends_with(".jinja")) {
-    if (!is_file(name)) throw usage_error("data.chat_template: the file {} does not exist", name);
+    if (!is_file(name)) throw usage_error("{}: the file {} does not exist", keys::data::kChatTemplate, name);
     return make_template_source(io::read_file(name), name);
   }
   const auto builtin_names = get_builtin_template_names();
@@ -218,9 +219,8 @@ TemplateSource choose_template(const std::string& name,
   std::vector<std::string> names(builtin_names.begin(), builtin_names.end());
   for (const auto& [template_name, source] : checkpoint_templates) names.push_back(template_name);
   throw usage_error(
-      "data.chat_template: unknown chat template \"{}\"; available are {}, auto for the checkpoint's own, and files "
-      "ending in .jinja",
-      name, fmt::join(names, ", "));
+      "{}: unknown chat template \"{}\"; available are {}, auto for the checkpoint's own, and files ending in .jinja",
+      keys::data::kChatTemplate, name, fmt::join(names, ", "));
 }
 
 void read_special_tokens(const fs::path& folder, const Tokenizer& tokenizer, TemplateSettings& settings) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/run_changes.h"
 
@@ -11,8 +12,9 @@ namespace vlmtrain::train {
 ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
                               const nlohmann::ordered_json& fingerprint) {
   if (config.resume_policy == ResumePolicy::kNever) {
-    throw usage_error("output.dir: {} already contains a run ({}) and training.resume is never; choose another folder",
-                      checkpoint.parent_path().parent_path().string(), checkpoint.filename().string());
+    throw usage_error("{}: {} already contains a run ({}) and {} is never; choose another folder", keys::output::kDir,
+                      checkpoint.parent_path().parent_path().string(), checkpoint.filename().string(),
+                      keys::training::kResume);
   }
   ResumePoint resume_point{.state = load_run_state(checkpoint), .changes = {}};
   resume_point.changes = find_setting_changes(resume_point.state.fingerprint, fingerprint);
@@ -30,10 +32,10 @@ struct FreezablePart {
 };
 
 constexpr FreezablePart kFreezableParts[] = {
-    {"model.freeze_vision_tower", nn::Component::kVisionTower, &models::FrozenParts::vision_tower},
-    {"model.freeze_projector", nn::Component::kProjector, &models::FrozenParts::projector},
-    {"model.freeze_language_model", nn::Component::kLanguageModel, &models::FrozenParts::language_model},
-    {"model.freeze_mask_encoder", nn::Component::kMaskEncoder, &models::FrozenParts::mask_encoder}};
+    {keys::model::kFreezeVisionTower, nn::Component::kVisionTower, &models::FrozenParts::vision_tower},
+    {keys::model::kFreezeProjector, nn::Component::kProjector, &models::FrozenParts::projector},
+    {keys::model::kFreezeLanguageModel, nn::Component::kLanguageModel, &models::FrozenParts::language_model},
+    {keys::model::kFreezeMaskEncoder, nn::Component::kMaskEncoder, &models::FrozenParts::mask_encoder}};
 
 /// Returns the parameters of `component` that the run trains unless they are frozen: all or, with
 /// LoRA, those that are saved with the adapter.
@@ -68,9 +70,9 @@ std::vector<std::string> resume_freezing(const Config& config, const nlohmann::o
     if (frozen.*is_frozen && (is_newly_frozen || was_frozen_after_training)) still_frozen_keys.emplace_back(key);
     if (!(frozen.*is_frozen) && previously_frozen_parts.*is_frozen && parameters.empty()) {
       throw usage_error(
-          "{}: was true, is false, but the run has no adapters in that part; leave it true, or start a new run with "
-          "lora.rank in another output.dir",
-          key);
+          "{}: was true, is false, but the run has no adapters in that part; leave it true, or start a new run with {} "
+          "in another {}",
+          key, keys::lora::kRank, keys::output::kDir);
     }
   }
   if (model.parameters().lora()) return still_frozen_keys;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
@@ -37,12 +38,13 @@ std::vector<std::string> format_setting_changes(const std::vector<SettingChange>
 std::string format_new_run_advice(const std::filesystem::path& checkpoint) {
   const std::string path = checkpoint.string();
   if (!models::is_adapter(checkpoint)) {
-    return fmt::format("start a new run from these weights in another output.dir, with model.path={}", path);
+    return fmt::format("start a new run from these weights in another {}, with {}={}", keys::output::kDir,
+                       keys::model::kPath, path);
   }
   return fmt::format(
-      "start a new run in another output.dir: model.adapter={0} without a lora section continues this adapter; "
-      "`vlmtrain merge --adapter {0} --out FOLDER` merges it into a checkpoint for model.path=FOLDER",
-      path);
+      "start a new run in another {1}: {2}={0} without a lora section continues this adapter; `vlmtrain merge "
+      "--adapter {0} --out FOLDER` merges it into a checkpoint for {3}=FOLDER",
+      path, keys::output::kDir, keys::model::kAdapter, keys::model::kPath);
 }
 
 }  // namespace
@@ -124,11 +126,13 @@ void check_setting_changes(const std::vector<SettingChange>& changes, ResumePoli
   }
   if (changes.empty() || (resume_policy == ResumePolicy::kChanged && never_allowed_keys.empty())) return;
   const std::string suggestion =
-      never_allowed_keys.empty() ? "training.resume=changed resumes with the new settings (docs/resuming.md)"
-                                 : fmt::format("{} cannot change within a run (docs/resuming.md); {}",
-                                               fmt::join(never_allowed_keys, ", "), format_new_run_advice(checkpoint));
-  throw usage_error("{}: was written with other settings; use those settings, or another output.dir:\n  {}\n{}",
-                    checkpoint.string(), fmt::join(format_setting_changes(changes), "\n  "), suggestion);
+      never_allowed_keys.empty()
+          ? fmt::format("{}=changed resumes with the new settings (docs/resuming.md)", keys::training::kResume)
+          : fmt::format("{} cannot change within a run (docs/resuming.md); {}", fmt::join(never_allowed_keys, ", "),
+                        format_new_run_advice(checkpoint));
+  throw usage_error("{}: was written with other settings; use those settings, or another {}:\n  {}\n{}",
+                    checkpoint.string(), keys::output::kDir, fmt::join(format_setting_changes(changes), "\n  "),
+                    suggestion);
 }
 
 }  // namespace vlmtrain::train

@@ -11,6 +11,7 @@
 #include "train/checkpoint/checkpoint_content.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
@@ -267,9 +268,8 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder) tr
   }
   const auto newest = find_newest_checkpoint(folder);
   if (!newest) {
-    throw data_error(
-        "{}: is the folder of a run without a checkpoint; one is written every output.save_steps steps, and at the end",
-        folder.string());
+    throw data_error("{}: is the folder of a run without a checkpoint; one is written every {} steps, and at the end",
+                     folder.string(), keys::output::kSaveSteps);
   }
   const auto best_checkpoint = find_best_checkpoint(folder);
   spdlog::info("{}: is the folder of a run; using its {} checkpoint, {}", folder.string(),

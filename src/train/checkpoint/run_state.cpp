@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/io/json.h"
@@ -54,7 +55,8 @@ std::optional<int64_t> parse_fingerprint_count(const nlohmann::ordered_json& fin
 /// settings. The number in the fingerprint assumes that an epoch draws each sample once. It is no
 /// bound if data.train repeats samples; engine::kMaxSteps is then.
 int64_t compute_max_steps(const nlohmann::ordered_json& fingerprint) {
-  const bool may_repeat_samples = format_setting_value(fingerprint, "data.train").find("repeat") != std::string::npos;
+  const bool may_repeat_samples =
+      format_setting_value(fingerprint, keys::data::kTrain).find("repeat") != std::string::npos;
   return may_repeat_samples ? engine::kMaxSteps
                             : parse_fingerprint_count(fingerprint, kTotalStepsKey).value_or(engine::kMaxSteps);
 }

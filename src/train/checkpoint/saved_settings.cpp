@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/options.h"
 #include "vlmtrain/io/json.h"
@@ -99,14 +100,14 @@ ParsedMediaSettings parse_media_settings(const std::vector<std::string>& setting
 
 namespace {
 
-constexpr std::string_view kVolumeKeyPrefix = "data.volume.";
-
 /// Returns the settings of data.volume in `values`, each as key=value.
 std::vector<std::string> collect_volume_settings(const nlohmann::ordered_json& values) {
+  data::VolumeOptions options;
+  OptionTable table;
+  data::declare_options(table, options);
   std::vector<std::string> settings;
   for (const auto& [key, value] : values.items()) {
-    if (key.starts_with(kVolumeKeyPrefix))
-      settings.push_back(fmt::format("{}={}", key, format_setting_value(values, key)));
+    if (table.find_resume_rule(key)) settings.push_back(fmt::format("{}={}", key, format_setting_value(values, key)));
   }
   return settings;
 }
@@ -157,11 +158,12 @@ namespace {
 
 /// Returns whether `setting` (key=value) determines how records are read.
 bool is_record_setting(std::string_view setting) {
-  constexpr std::array kRecordSettingPrefixes = std::to_array<std::string_view>(
-      {"data.columns=", "data.columns.",
-       "data.ignore_keys=", "data.image_root=", "data.boxes.in=", "data.boxes.pattern="});
-  return std::ranges::any_of(kRecordSettingPrefixes,
-                             [&](std::string_view prefix) { return setting.starts_with(prefix); });
+  constexpr std::array kRecordKeys{keys::data::kColumns, keys::data::kIgnoreKeys, keys::data::kImageRoot,
+                                   keys::data::kBoxesIn, keys::data::kBoxesPattern};
+  const std::string_view key = setting.substr(0, setting.find('='));
+  // data.columns.answer=A sets one entry of data.columns.
+  if (key.starts_with(keys::data::kColumns) && key.substr(keys::data::kColumns.size()).starts_with('.')) return true;
+  return std::ranges::find(kRecordKeys, key) != kRecordKeys.end();
 }
 
 }  // namespace
@@ -179,9 +181,9 @@ io::RecordSettings load_record_settings(const std::filesystem::path& checkpoint,
   std::error_code error;
   if (std::filesystem::exists(checkpoint / "trainer_state" / "state.json", error)) {
     const nlohmann::ordered_json fingerprint = load_run_state(checkpoint).fingerprint;
-    for (const std::string key : {"data.ignore_keys", "data.boxes.in", "data.boxes.pattern"}) {
-      if (fingerprint.contains(key))
-        all_settings.push_back(fmt::format("{}={}", key, format_setting_value(fingerprint, key)));
+    for (const std::string_view key : {keys::data::kIgnoreKeys, keys::data::kBoxesIn, keys::data::kBoxesPattern}) {
+      if (const std::string name(key); fingerprint.contains(name))
+        all_settings.push_back(fmt::format("{}={}", name, format_setting_value(fingerprint, name)));
     }
   }
   all_settings.insert(all_settings.end(), settings.begin(), settings.end());
@@ -201,7 +203,7 @@ void resolve_chat_template_date(data::DataOptions& data, const std::optional<fs:
     data.chat_template_date = get_current_date();
     return;
   }
-  const std::string date = format_setting_value(load_run_state(*checkpoint).fingerprint, "data.chat_template_date");
+  const std::string date = format_setting_value(load_run_state(*checkpoint).fingerprint, keys::data::kChatTemplateDate);
   if (!date.empty()) data.chat_template_date = date;
 }
 

@@ -12,6 +12,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/bad_samples.h"
@@ -113,7 +114,7 @@ data::SampleIndex check_all_samples(const io::Records& records, const models::Pr
 data::SampleIndex check_data(const io::Records& records, const models::Processor& processor, const Config& config,
                              const std::filesystem::path& file, const std::filesystem::path& cache) {
   if (!config.data.check_at_start) {
-    spdlog::info("data {}: not checked (data.check_at_start=false)", file.string());
+    spdlog::info("data {}: not checked ({}=false)", file.string(), keys::data::kCheckAtStart);
     return index_samples_with_progress(records, processor, config, {.max_samples = kNumPlanningSamples});
   }
   const auto shared_index_file = get_shared_index_file(file.string(), records.size());
@@ -160,10 +161,10 @@ void warn_about_ignored_keys(const data::SampleIndex& sample_index, const Config
   if (samples == 0) return;
   const bool stops_run = config.data.on_bad_sample == data::BadSamplePolicy::kFail;
   spdlog::warn(
-      "data {}: the run was started by a version that ignored keys which are errors now, in {}; list the keys in "
-      "data.ignore_keys to ignore them again, {}",
-      config.data.train.name(), pluralize(samples, "sample"),
-      stops_run ? "or set data.on_bad_sample=skip to drop the samples"
+      "data {}: the run was started by a version that ignored keys which are errors now, in {}; list the keys in {} to "
+      "ignore them again, {}",
+      config.data.train.name(), pluralize(samples, "sample"), keys::data::kIgnoreKeys,
+      stops_run ? fmt::format("or set {}=skip to drop the samples", keys::data::kOnBadSample)
                 : "otherwise the samples are dropped from now on");
 }
 
@@ -195,10 +196,10 @@ void warn_if_no_media(const char* key, const std::string& dataset, const data::S
                       const data::SampleIndex& sample_index) {
   if (!media_counts.is_text_only()) return;
   spdlog::warn(
-      "{} {}: none of the {}{} has {}, so the model gets text only; if the records have media, set their keys in "
-      "data.columns (docs/data.md), and check a sample with vlmtrain inspect",
+      "{} {}: none of the {}{} has {}, so the model gets text only; if the records have media, set their keys in {} "
+      "(docs/data.md), and check a sample with vlmtrain inspect",
       key, to_printable(dataset), pluralize(media_counts.samples, "usable sample"),
-      sample_index.is_complete ? "" : " that were checked", kMedia);
+      sample_index.is_complete ? "" : " that were checked", kMedia, keys::data::kColumns);
 }
 
 /// Returns whether the paths are the same file or folder.
@@ -215,7 +216,7 @@ void log_training_data_remarks(const Config& config, const data::DataSet& record
   if (sample_index.is_complete) data::log_notices(sample_index.notices, name, records.size());
   const auto media_counts = data::count_samples_by_media_kind(sample_index.shapes);
   const ModelTraits model = ModelTraits::read(config.model.path);
-  if (model.takes_media) warn_if_no_media("data.train", name, media_counts, sample_index);
+  if (model.takes_media) warn_if_no_media(keys::data::kTrain, name, media_counts, sample_index);
   const size_t num_sources =
       media_counts.is_text_only() || records.sources().size() == 1 ? 0 : records.sources().size();
   for (size_t source = 0; source < num_sources; ++source) {
@@ -245,7 +246,8 @@ void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& 
   // A few held-out samples may lack media by chance. The remarks on data.train cover them.
   if (config.evaluation.is_enabled() && data::parse_hold_out_share(config.data)) return;
   if (!ModelTraits::read(config.model.path).takes_media) return;
-  warn_if_no_media("data.eval", config.data.eval, data::count_samples_by_media_kind(sample_index.shapes), sample_index);
+  warn_if_no_media(keys::data::kEval, config.data.eval, data::count_samples_by_media_kind(sample_index.shapes),
+                   sample_index);
 }
 
 void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_index, data::SampleIndex& train_index) {
@@ -253,7 +255,8 @@ void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_
   if (eval_index.fingerprints.content_hashes.empty() || train_index.fingerprints.content_hashes.empty()) {
     const auto is_eval_source = [&](const data::Source& source) { return is_same_file(source.path, name); };
     if (std::ranges::any_of(config.data.train.sources(), is_eval_source)) {
-      spdlog::warn("data.eval: {} is also in data.train, so evaluations measure memorization", to_printable(name));
+      spdlog::warn("{}: {} is also in {}, so evaluations measure memorization", keys::data::kEval, to_printable(name),
+                   keys::data::kTrain);
     }
     return;
   }
@@ -262,17 +265,17 @@ void log_train_eval_overlap(const Config& config, const data::SampleIndex& eval_
   const auto get_printable_id = [&](int64_t index) { return to_printable(eval_index.ids[index]); };
   if (!overlap.samples.empty()) {
     spdlog::warn(
-        "data.eval: {} of {} {} also in data.train with the same text and media, such as {}: evaluations measure "
-        "memorization; vlmtrain inspect lists them",
-        format_with_commas(std::ssize(overlap.samples)), pluralize(num_usable_samples, "sample"),
-        overlap.samples.size() == 1 ? "is" : "are", get_printable_id(overlap.samples.front()));
+        "{}: {} of {} {} also in {} with the same text and media, such as {}: evaluations measure memorization; "
+        "vlmtrain inspect lists them",
+        keys::data::kEval, format_with_commas(std::ssize(overlap.samples)), pluralize(num_usable_samples, "sample"),
+        overlap.samples.size() == 1 ? "is" : "are", keys::data::kTrain, get_printable_id(overlap.samples.front()));
   }
   if (!overlap.samples_with_shared_files.empty()) {
-    spdlog::info(
-        "data.eval: {} of {} {} an image, video or volume that is also in data.train with other text, such as {}",
-        format_with_commas(std::ssize(overlap.samples_with_shared_files)), pluralize(num_usable_samples, "sample"),
-        overlap.samples_with_shared_files.size() == 1 ? "has" : "have",
-        get_printable_id(overlap.samples_with_shared_files.front()));
+    spdlog::info("{}: {} of {} {} an image, video or volume that is also in {} with other text, such as {}",
+                 keys::data::kEval, format_with_commas(std::ssize(overlap.samples_with_shared_files)),
+                 pluralize(num_usable_samples, "sample"),
+                 overlap.samples_with_shared_files.size() == 1 ? "has" : "have", keys::data::kTrain,
+                 get_printable_id(overlap.samples_with_shared_files.front()));
   }
 }
 
@@ -295,7 +298,7 @@ void check_row_group_memory(std::optional<double> limit_gb) {
   constexpr double kBytesPerGigabyte = 1e9;
   memory::AvailableHostMemory available_memory = memory::get_available_host_memory();
   if (limit_gb && *limit_gb * kBytesPerGigabyte < static_cast<double>(available_memory.bytes)) {
-    available_memory = {.bytes = std::llround(*limit_gb * kBytesPerGigabyte), .limit_source = "memory.limit_gb"};
+    available_memory = {.bytes = std::llround(*limit_gb * kBytesPerGigabyte), .limit_source = keys::memory::kLimitGb};
   }
   const io::RowGroupInfo& group = *memory.largest_row_group;
   const int64_t process_bytes = memory::get_resident_bytes();

@@ -14,6 +14,7 @@
 #include "train/run/run_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/random.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
@@ -108,8 +109,8 @@ data::HoldOutSplit split_source(const Config& config, const data::Source& source
     return std::move(restored.split);
   }
   if (hold_out_state && log_changes && hold_out_share > hold_out_state->hold_out_share) {
-    spdlog::warn("data {}: data.eval was {} and is {}, so the run may have trained on some held-out samples",
-                 source.path, hold_out_state->hold_out_share, hold_out_share);
+    spdlog::warn("data {}: {} was {} and is {}, so the run may have trained on some held-out samples", source.path,
+                 keys::data::kEval, hold_out_state->hold_out_share, hold_out_share);
   }
   return data::draw_hold_out_split(records.size(), hold_out_share, seed);
 }
@@ -169,7 +170,7 @@ void EvaluationSet::check_samples(const Config& config, const models::Processor&
   }
   if (usable_indices.empty()) {
     throw data_error(
-        "data.eval: {}: none of the {} samples can be used; the first: {}", file, records_->size(),
+        "{}: {}: none of the {} samples can be used; the first: {}", keys::data::kEval, file, records_->size(),
         sample_index_.problems.empty() ? "it has no records" : sample_index_.problems.begin()->second.message);
   }
   if (config.evaluation.is_enabled() && config.evaluation.best_metric == BestMetric::kDice)
@@ -187,9 +188,9 @@ void EvaluationSet::check_has_masks(const std::vector<int64_t>& usable_indices) 
   };
   if (std::ranges::any_of(usable_indices, may_have_masks)) return;
   throw usage_error(
-      "training.best_metric: is dice, which needs masks, but none of the {} samples of data.eval has a mask; use "
-      "training.best_metric=loss or exact_match, or evaluate on samples with masks",
-      usable_indices.size());
+      "{}: is dice, which needs masks, but none of the {} samples of {} has a mask; use {}=loss or exact_match, or "
+      "evaluate on samples with masks",
+      keys::training::kBestMetric, usable_indices.size(), keys::data::kEval, keys::training::kBestMetric);
 }
 
 void EvaluationSet::add_missing_notices(const data::NoticeCounts& notices) {

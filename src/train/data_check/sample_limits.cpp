@@ -1,11 +1,14 @@
 #include "vlmtrain/train/sample_limits.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <memory>
 #include <numeric>
 #include <set>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/loader/sample_stream.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -231,7 +234,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
     limits.push_back(std::move(limit));
   };
   if (const int64_t pixels = compute_max_image_pixels(workload); pixels > 0) {
-    add({.argument_format = "data.image_max_pixels={}",
+    add({.argument_format = fmt::format("{}={{}}", keys::data::kImageMaxPixels),
          .max_useful_value = pixels,
          .find_min = [pixels = compute_min_suggested_image_pixels(workload)] { return pixels; },
          .granularity = compute_pixel_granularity(workload),
@@ -243,7 +246,7 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
     return shape.num_videos > 0 ? shape.video_frames / shape.num_videos : 0;
   };
   if (const int64_t max_frames = find_max_size(workload, frames); max_frames > 0) {
-    add({.argument_format = "data.video_max_frames={}",
+    add({.argument_format = fmt::format("{}={{}}", keys::data::kVideoMaxFrames),
          .max_useful_value = max_frames,
          .find_min = [] { return kMinSuggestedFrames; },
          .granularity = kFramesPerTemporalPatch,
@@ -258,16 +261,17 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
     limits.push_back(std::move(limit));
   };
   if (images > 1) {
-    add_drop_limit({.argument_format = "data.max_images_per_sample={} data.on_bad_sample=skip",
-                    .max_useful_value = images,
-                    .find_min = {},
-                    .granularity = 1,
-                    .description = "drops samples with more images",
-                    .measure = {}},
-                   count_images);
+    add_drop_limit(
+        {.argument_format = fmt::format("{}={{}} {}=skip", keys::data::kMaxImagesPerSample, keys::data::kOnBadSample),
+         .max_useful_value = images,
+         .find_min = {},
+         .granularity = 1,
+         .description = "drops samples with more images",
+         .measure = {}},
+        count_images);
   }
   const bool shrinks_samples = config.data.on_too_long == data::LongSamplePolicy::kShrink;
-  add_drop_limit({.argument_format = "data.max_length={} data.on_bad_sample=skip",
+  add_drop_limit({.argument_format = fmt::format("{}={{}} {}=skip", keys::data::kMaxLength, keys::data::kOnBadSample),
                   .max_useful_value = find_max_size(workload, count_tokens),
                   .find_min = {},
                   .granularity = 1,

@@ -8,6 +8,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/text_windows.h"
 #include "vlmtrain/io/atomic.h"
@@ -64,12 +65,11 @@ void check_window_tokens(const data::DataOptions& options) {
   if (!options.text_window_tokens) return;
   const auto check_limit = [&](const char* key, int64_t limit) {
     if (*options.text_window_tokens <= limit) return;
-    throw usage_error(
-        "data.text_window_tokens: is {}, more than {}={}, so windows could not be used; set it to {} or less",
-        *options.text_window_tokens, key, limit, limit);
+    throw usage_error("{}: is {}, more than {}={}, so windows could not be used; set it to {} or less",
+                      keys::data::kTextWindowTokens, *options.text_window_tokens, key, limit, limit);
   };
-  check_limit("data.max_length", options.max_length);
-  if (options.packing) check_limit("data.pack_max_tokens", options.pack_max_tokens);
+  check_limit(keys::data::kMaxLength, options.max_length);
+  if (options.packing) check_limit(keys::data::kPackMaxTokens, options.pack_max_tokens);
 }
 
 void write_window_counts(const fs::path& file, const std::vector<int64_t>& counts) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/models/generation_config.h"
 #include "vlmtrain/train/stop_request.h"
@@ -18,12 +19,12 @@ nlohmann::ordered_json make_comparison_settings(const Config& config, const Eval
   std::error_code error;
   const auto file = std::filesystem::weakly_canonical(config.data.eval, error);
   nlohmann::ordered_json settings{
-      {"data.eval", error ? config.data.eval : file.string()},
+      {keys::data::kEval, error ? config.data.eval : file.string()},
       {"samples", evaluation_set.records()->size()},
-      {"training.eval_samples", config.evaluation.samples ? std::to_string(*config.evaluation.samples) : "auto"},
-      {"training.best_metric", to_string(config.evaluation.best_metric)}};
+      {keys::training::kEvalSamples, config.evaluation.samples ? std::to_string(*config.evaluation.samples) : "auto"},
+      {keys::training::kBestMetric, to_string(config.evaluation.best_metric)}};
   if (config.evaluation.best_metric == evaluation::Metric::kNumeric)
-    settings["eval.numeric_tolerance"] = config.evaluation.metrics.numeric_tolerance;
+    settings[keys::eval::kNumericTolerance] = config.evaluation.metrics.numeric_tolerance;
   return settings;
 }
 
@@ -65,9 +66,9 @@ PeriodicEvaluation::PeriodicEvaluation(const Config& config, const EvaluationSet
   if (state_.comparison_settings == current_comparison_settings) return;
   if (state_.best_step) {
     spdlog::warn(
-        "data.eval, training.eval_samples or training.best_metric changed: the best evaluation is reset, and "
-        "checkpoints/step-{} is no longer kept as the best; copy it if you need it",
-        *state_.best_step);
+        "{}, {} or {} changed: the best evaluation is reset, and checkpoints/step-{} is no longer kept as the best; "
+        "copy it if you need it",
+        keys::data::kEval, keys::training::kEvalSamples, keys::training::kBestMetric, *state_.best_step);
   }
   state_ = {.comparison_settings = std::move(current_comparison_settings),
             .best_step = {},
@@ -125,8 +126,8 @@ bool PeriodicEvaluation::should_stop_early() const {
 
 std::string PeriodicEvaluation::describe_early_stop() const {
   return fmt::format(
-      "{} in a row without improvement (training.early_stopping_patience){}",
-      pluralize(state_.num_evaluations_without_improvement, "evaluation"),
+      "{} in a row without improvement ({}){}", pluralize(state_.num_evaluations_without_improvement, "evaluation"),
+      keys::training::kEarlyStoppingPatience,
       state_.best_step ? fmt::format("; the best was {} at step {}", format_best_metric(), *state_.best_step) : "");
 }
 

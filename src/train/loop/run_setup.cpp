@@ -11,6 +11,7 @@
 #include "train/run/run_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/sample/statistics.h"
@@ -248,7 +249,7 @@ void RunSetup::make_plans(const Config& config, at::Device device, planner::Job&
   };
   if (device.is_cpu()) {
     job.sharding = find_first_fitting_sharding(job, plan_with_sharding);
-    spdlog::info("distributed.sharding: {}", engine::to_string(job.sharding));
+    spdlog::info("{}: {}", keys::distributed::kSharding, engine::to_string(job.sharding));
     return;
   }
   make_plan(config, device, job, workload, decode_bytes, saved_plan);

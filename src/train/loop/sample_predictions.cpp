@@ -8,6 +8,7 @@
 
 #include "train/data_check/evaluation_set.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/memory/out_of_memory.h"
@@ -174,10 +175,10 @@ void SamplePredictions::report_fewer_predictions(int64_t step, size_t num_predic
   callbacks_.on_event(
       {.step = step,
        .kind = report::EventKind::kFewerPredictions,
-       .message = fmt::format(
-           "step {}: {} of the {} sample answers are generated at this checkpoint, since they took {:.1f} s of {:.1f} "
-           "s so far (output.sample_predictions_share is {}); the samples take turns from now on",
-           step, num_predicted, records_.size(), prediction_seconds_, get_elapsed_seconds(), max_time_share_)});
+       .message = fmt::format("step {}: {} of the {} sample answers are generated at this checkpoint, since they took "
+                              "{:.1f} s of {:.1f} s so far ({} is {}); the samples take turns from now on",
+                              step, num_predicted, records_.size(), prediction_seconds_, get_elapsed_seconds(),
+                              keys::output::kSamplePredictionsShare, max_time_share_)});
 }
 
 const SamplePredictions::Thumbnails& SamplePredictions::get_or_make_thumbnails(const io::Record& record) {

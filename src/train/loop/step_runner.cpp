@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/train/components.h"
 
@@ -197,18 +198,19 @@ void StepRunner::drop_sample(PlannedStep& step, const OversizedSampleError& erro
                     memory::to_string(error.memory_kind()), error.what());
     if (config_.data.on_bad_sample == data::BadSamplePolicy::kFail) {
       run_.ledger.mark_failed(index, id, kDropReason, message);
-      throw UserError(ExitCode::kDoesNotFit, message +
-                                                 "; shrink it (data.image_max_pixels, data.max_length), remove it, or "
-                                                 "drop such samples: data.on_bad_sample=skip");
+      throw UserError(
+          ExitCode::kDoesNotFit,
+          message + fmt::format("; shrink it ({}, {}), remove it, or drop such samples: {}=skip",
+                                keys::data::kImageMaxPixels, keys::data::kMaxLength, keys::data::kOnBadSample));
     }
     run_.ledger.mark_dropped(index, id, kDropReason, message);
     on_event_(report::EventKind::kAnomaly, message + "; it is dropped, and the next sample in the order replaces it",
               {id});
   }
   if (run_.ledger.count(data::SampleStatus::kDropped) == run_.ledger.num_samples()) {
-    throw UserError(ExitCode::kDoesNotFit, fmt::format("step {}: none of the samples fits into device memory; shrink "
-                                                       "them (data.image_max_pixels, data.max_length)",
-                                                       step.step));
+    throw UserError(ExitCode::kDoesNotFit,
+                    fmt::format("step {}: none of the samples fits into device memory; shrink them ({}, {})", step.step,
+                                keys::data::kImageMaxPixels, keys::data::kMaxLength));
   }
   prefetcher_.replace_samples(step, dropped);
 }

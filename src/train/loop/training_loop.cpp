@@ -11,6 +11,7 @@
 #include "train/run/run_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/random.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/memory/device.h"
@@ -53,7 +54,8 @@ TrainingLoop::TrainingLoop(const Config& config, at::Device device, const RankGr
       ranks_(ranks),
       run_(config, device, ranks),
       epoch_progress_(run_.ledger, *run_.order) {
-  ranks.check_equal_on_all_ranks("step to resume from (does each see output.dir?)", std::to_string(run_.state.step));
+  ranks.check_equal_on_all_ranks(fmt::format("step to resume from (does each see {}?)", keys::output::kDir),
+                                 std::to_string(run_.state.step));
   if (const auto& shard = run_.training->optimizer.shard(); !shard.covers_all() && shard.count < ranks.world_size()) {
     ranks.set_shard_group_size(shard.count);
   }

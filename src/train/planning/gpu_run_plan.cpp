@@ -4,6 +4,7 @@
 #include "train/planning/saved_plan.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/atomic.h"
@@ -238,8 +239,8 @@ void prepare_run_without_plan(const Config& config, at::Device device, const Pla
                               const RankGroup& ranks, const std::filesystem::path& run_folder) {
   spdlog::warn(
       "the run has no plan, since planning failed: {}; it continues with the least memory: single samples, everything "
-      "recomputed, except for what the configuration fixes (memory.recompute, training.micro_batch_size)",
-      failure.what());
+      "recomputed, except for what the configuration fixes ({}, {})",
+      failure.what(), keys::memory::kRecompute, keys::training::kMicroBatchSize);
   std::error_code ignored;
   if (ranks.is_main_process()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of an earlier start
   memory::set_expandable_segments(config.memory.expandable_segments);

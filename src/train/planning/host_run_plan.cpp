@@ -9,6 +9,7 @@
 #include "train/planning/saved_plan.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/atomic.h"
@@ -52,10 +53,10 @@ std::string describe_step_config(const planner::StepConfig& step_config, const C
 
 /// Returns the step configuration as key=value arguments of a command.
 std::string format_step_config_arguments(const planner::StepConfig& step_config) {
-  return fmt::format(
-      "training.micro_batch_size={} memory.recompute={} memory.vision_tiles_per_pass={} memory.loss_chunk_rows={}",
-      step_config.micro_batch_size, planner::RecomputeOption::from_block_counts(step_config.recompute).text,
-      step_config.vision_tiles_per_pass, step_config.loss_chunk_rows);
+  return fmt::format("{}={} {}={} {}={} {}={}", keys::training::kMicroBatchSize, step_config.micro_batch_size,
+                     keys::memory::kRecompute, planner::RecomputeOption::from_block_counts(step_config.recompute).text,
+                     keys::memory::kVisionTilesPerPass, step_config.vision_tiles_per_pass, keys::memory::kLossChunkRows,
+                     step_config.loss_chunk_rows);
 }
 
 std::string describe_memory_limit(const HostMemoryLimit& limit) {
@@ -90,11 +91,12 @@ std::string format_insufficient_memory_error(const CpuPlan& plan) {
   const int64_t required_bytes =
       std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
   std::string text = fmt::format(
-      "model.path: {} does not fit in host memory: a step needs at least {} ({}, with {}; tensors of {}, {} in "
-      "addition), and this process may use {}",
-      plan.model, format_gigabytes(plan.total_bytes()), describe_step_config(plan.step_config, plan),
-      describe_largest_sample(plan.worst_batch), format_gigabytes(plan.peak_bytes),
-      format_gigabytes(plan.total_bytes() - plan.peak_bytes), describe_memory_limit(plan.limit));
+      "{}: {} does not fit in host memory: a step needs at least {} ({}, with {}; tensors of {}, {} in addition), and "
+      "this process may use {}",
+      keys::model::kPath, plan.model, format_gigabytes(plan.total_bytes()),
+      describe_step_config(plan.step_config, plan), describe_largest_sample(plan.worst_batch),
+      format_gigabytes(plan.peak_bytes), format_gigabytes(plan.total_bytes() - plan.peak_bytes),
+      describe_memory_limit(plan.limit));
   if (const std::string suggestion = suggest_row_group_size(); !suggestion.empty()) text += "; " + suggestion;
   if (plan.suggestions.empty())
     return text + fmt::format("; request {} of memory, or use a smaller model", format_gigabytes(required_bytes));

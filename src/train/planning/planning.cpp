@@ -1,10 +1,13 @@
 #include "vlmtrain/train/planning.h"
 
+#include <fmt/format.h>
+
 #include "train/balance.h"
 #include "train/data_check/data_check.h"
 #include "train/data_check/evaluation_set.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/io/dataset_file.h"
@@ -120,7 +123,7 @@ PlanningInputs make_planning_inputs(const data::DataSet& records, const models::
     spdlog::warn("{}: {} of {} cannot be used and {} not planned for{}; the first: {}", config.data.train.name(),
                  sample_index.problems.size(), pluralize(records.size(), "sample"),
                  sample_index.problems.size() == 1 ? "is" : "are",
-                 stops_run ? ", and training stops at them (data.on_bad_sample=fail)" : "",
+                 stops_run ? fmt::format(", and training stops at them ({}=fail)", keys::data::kOnBadSample) : "",
                  sample_index.problems.begin()->second.message);
   }
   return {.workload = make_workload(sample_index, order, config, world_size),

@@ -13,6 +13,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/process.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"
@@ -85,12 +86,10 @@ int64_t RankGroup::compute_ranks_per_node() const {
         rank == 0 || rank % count != 0 || hostnames_[static_cast<size_t>(rank - 1)] != node_hostname;
     if (is_on_same_node && starts_node && world_size() % count == 0) continue;
     throw usage_error(
-        "distributed.sharding=hybrid: shards the weights across the ranks of a node, so each node needs the same "
-        "number of consecutive ranks; {} has {} of {} ranks, and rank {} is on {}; start the same number on each, or "
-        "set "
-        "full",
-        hostnames_.front(), std::ranges::count(hostnames_, hostnames_.front()), world_size(), rank,
-        hostnames_[static_cast<size_t>(rank)]);
+        "{}=hybrid: shards the weights across the ranks of a node, so each node needs the same number of consecutive "
+        "ranks; {} has {} of {} ranks, and rank {} is on {}; start the same number on each, or set full",
+        keys::distributed::kSharding, hostnames_.front(), std::ranges::count(hostnames_, hostnames_.front()),
+        world_size(), rank, hostnames_[static_cast<size_t>(rank)]);
   }
   return count;
 }

@@ -14,6 +14,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/process.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/planner/virtual_gpu.h"
@@ -47,8 +48,8 @@ void write_lock_holder(int descriptor, const std::filesystem::path& path) {
   const bool is_written = ftruncate(descriptor, 0) == 0 &&
                           pwrite(descriptor, line.data(), line.size(), 0) == static_cast<ssize_t>(line.size());
   if (!is_written) {
-    throw run_error("cannot write {}: {}; free space there, or choose another output.dir", path.string(),
-                    std::strerror(errno));
+    throw run_error("cannot write {}: {}; free space there, or choose another {}", path.string(), std::strerror(errno),
+                    keys::output::kDir);
   }
 }
 
@@ -67,11 +68,11 @@ void create_run_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error == std::errc::not_a_directory || error == std::errc::file_exists) {
-    throw usage_error("output.dir: {} cannot be a folder, since it or one of its parents is a file; choose another",
-                      folder.string());
+    throw usage_error("{}: {} cannot be a folder, since it or one of its parents is a file; choose another",
+                      keys::output::kDir, folder.string());
   }
   if (error) {
-    throw run_error("output.dir: cannot create the folder {}: {}; choose another, or free space for it",
+    throw run_error("{}: cannot create the folder {}: {}; choose another, or free space for it", keys::output::kDir,
                     folder.string(), error.message());
   }
 }
@@ -84,16 +85,17 @@ RunLock::RunLock(const std::filesystem::path& run_dir) {
   // O_NONBLOCK: opening a pipe of that name would block.
   descriptor_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
   if (descriptor_ < 0) {
-    throw run_error("cannot write {}: {}; choose a writable output.dir", path.string(), std::strerror(errno));
+    throw run_error("cannot write {}: {}; choose a writable {}", path.string(), std::strerror(errno),
+                    keys::output::kDir);
   }
   const int error = io::lock_file(descriptor_);
   if (error == EAGAIN || error == EACCES) {
     const std::string lock_holder = read_lock_holder(descriptor_);
     close(descriptor_);
     throw usage_error(
-        "output.dir: {} is in use by another run: {}; wait for it or stop it, or choose another output.dir (if that "
-        "process has certainly ended, remove {})",
-        run_dir.string(), lock_holder, path.string());
+        "{}: {} is in use by another run: {}; wait for it or stop it, or choose another {} (if that process has "
+        "certainly ended, remove {})",
+        keys::output::kDir, run_dir.string(), lock_holder, keys::output::kDir, path.string());
   }
   if (error != 0) {
     spdlog::warn("{}: the file system does not support locks ({}), so a second run could write to this folder",

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::train {
@@ -130,9 +131,10 @@ engine::StepLayout OomGuard::choose_next_layout(const engine::StepLayout& failed
     throw make_device_full_error(*failure);
   }
   if (error.micro_batch_index() < 0) {  // the optimizer failed
-    throw UserError(ExitCode::kDoesNotFit, fmt::format("the optimizer step does not fit into {}: {}; free memory "
-                                                       "there, or train fewer weights (lora.rank, model.freeze_…)",
-                                                       memory::to_string(error.memory_kind()), error.what()));
+    throw UserError(ExitCode::kDoesNotFit,
+                    fmt::format("the optimizer step does not fit into {}: {}; free memory there, or train fewer "
+                                "weights ({}, model.freeze_…)",
+                                memory::to_string(error.memory_kind()), error.what(), keys::lora::kRank));
   }
   throw OversizedSampleError(failed_layout.split.get_sample_indices(error.micro_batch_index()).front(),
                              error.memory_kind(), error.what());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::train {
 
@@ -45,8 +46,8 @@ void check_samples_reach_trained_parts(const Config& config, const nn::Parameter
   throw usage_error(
       "{}: the run trains only {}, but none of the samples of {} has an image, video or volume, so no trained weight "
       "would get a gradient; train another part, or check with vlmtrain inspect why the samples have no media",
-      config.lora.rank > 0 ? "lora.target_modules" : "model.freeze_language_model", describe_trained_parts(parameters),
-      config.data.train.name());
+      config.lora.rank > 0 ? keys::lora::kTargetModules : keys::model::kFreezeLanguageModel,
+      describe_trained_parts(parameters), config.data.train.name());
 }
 
 namespace {
@@ -94,8 +95,9 @@ void AnomalyWatch::observe_step(const StepReport& step) {
   if (++num_consecutive_skips_ < kMaxConsecutiveSkips) return;
   throw run_error(
       "step {}: {}, as in the {} steps before; none of them was applied, and the last checkpoint is intact. Its "
-      "samples: {}. Lower training.learning_rate, or check the samples in events.jsonl",
-      metrics.step, loss_and_norm_text, kMaxConsecutiveSkips - 1, fmt::join(step.sample_ids, ", "));
+      "samples: {}. Lower {}, or check the samples in events.jsonl",
+      metrics.step, loss_and_norm_text, kMaxConsecutiveSkips - 1, fmt::join(step.sample_ids, ", "),
+      keys::training::kLearningRate);
 }
 
 void GradientWatch::observe_step(const StepReport& step) {
@@ -117,14 +119,13 @@ void GradientWatch::observe_step(const StepReport& step) {
 std::string GradientWatch::reason() const {
   if (num_media_ == 0) {
     return fmt::format(
-        "the run trains only {}, but none of the samples{} has an image, video or volume for it; train another "
-        "part (model.freeze_…, lora.target_modules), or check the data with vlmtrain inspect",
-        trained_part_names_, has_media_ ? " so far" : "");
+        "the run trains only {}, but none of the samples{} has an image, video or volume for it; train another part "
+        "(model.freeze_…, {}), or check the data with vlmtrain inspect",
+        trained_part_names_, has_media_ ? " so far" : "", keys::lora::kTargetModules);
   }
   return fmt::format(
-      "the run trains {}; check model.freeze_…, lora.target_modules and the weights of the losses, and the data with "
-      "vlmtrain inspect",
-      trained_part_names_);
+      "the run trains {}; check model.freeze_…, {} and the weights of the losses, and the data with vlmtrain inspect",
+      trained_part_names_, keys::lora::kTargetModules);
 }
 
 void check_run_has_learned(const Config& config, const RunState& state, const GradientWatch& gradient_watch,
@@ -134,22 +135,24 @@ void check_run_has_learned(const Config& config, const RunState& state, const Gr
     const bool is_loss_metric = metric == BestMetric::kLoss;
     throw run_error(
         "none of the run's evaluations had a finite loss{}, so none of its checkpoints is known to be usable; lower "
-        "training.learning_rate{}, and start again in another output.dir",
-        is_loss_metric ? "" : fmt::format(" and a value of training.best_metric={}", to_string(metric)),
-        is_loss_metric ? "" : " if the loss is not finite, otherwise use training.best_metric=loss");
+        "{}{}, and start again in another {}",
+        is_loss_metric ? "" : fmt::format(" and a value of {}={}", keys::training::kBestMetric, to_string(metric)),
+        keys::training::kLearningRate,
+        is_loss_metric ? ""
+                       : fmt::format(" if the loss is not finite, otherwise use {}=loss", keys::training::kBestMetric),
+        keys::output::kDir);
   }
   if (gradient_watch.is_gradient_always_zero() && !resumed) {
     throw run_error(
         "the gradient of all trained weights was zero in each step of the run, so nothing was learned: {}; then start "
-        "again in another output.dir",
-        gradient_watch.reason());
+        "again in another {}",
+        gradient_watch.reason(), keys::output::kDir);
   }
   if (state.num_skipped_steps < state.step) return;
   throw run_error(
       "all {} steps of the run were skipped, since loss or gradients were not finite: the weights are those of {}. "
-      "Lower training.learning_rate, or check that checkpoint and the samples in events.jsonl; then "
-      "start again in another output.dir",
-      state.step, config.model.path);
+      "Lower {}, or check that checkpoint and the samples in events.jsonl; then start again in another {}",
+      state.step, config.model.path, keys::training::kLearningRate, keys::output::kDir);
 }
 
 }  // namespace vlmtrain::train

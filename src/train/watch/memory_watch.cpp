@@ -6,6 +6,7 @@
 #include <array>
 #include <iterator>
 
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::train {
@@ -145,11 +146,10 @@ void MemoryWatch::warn_if_memory_full(const report::StepMetrics& metrics) {
   // unknown.
   const int64_t available_bytes = metrics.reserved_bytes + metrics.device_free_bytes.value_or(-metrics.reserved_bytes);
   warn(device_alarm_, metrics.reserved_peak_bytes, available_bytes, "of GPU memory available to this process",
-       "a step that needs more is split further. memory.limit_gb leaves more headroom");
+       fmt::format("a step that needs more is split further. {} leaves more headroom", keys::memory::kLimitGb));
   warn(host_alarm_, metrics.host_bytes, host_limit_bytes_, "of host memory available to this process",
-       "above that, the kernel kills the process. Lower training.micro_batch_size, data.image_max_pixels or "
-       "data.num_workers to "
-       "use less");
+       fmt::format("above that, the kernel kills the process. Lower {}, {} or {} to use less",
+                   keys::training::kMicroBatchSize, keys::data::kImageMaxPixels, keys::data::kNumWorkers));
 }
 
 /// Returns the component with the most bytes allocated and not freed during the trace.

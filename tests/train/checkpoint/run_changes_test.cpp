@@ -5,7 +5,6 @@
 
 #include <fstream>
 #include <map>
-#include <set>
 #include <sstream>
 
 #include "vlmtrain/base/error.h"
@@ -19,67 +18,42 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr SettingChangePolicy kPolicies[] = {SettingChangePolicy::kAllowed, SettingChangePolicy::kIfRequested,
-                                             SettingChangePolicy::kNever};
-
-/// Returns all keys of the configuration in the order of their documentation.
-std::vector<std::string> list_all_keys() {
+/// docs/resuming.md has a heading for each rule, and examples of its keys in the first column of a table.
+TEST(ResumeRulesTest, TheDocumentationNamesKeysUnderTheirRule) {
   Config config;
-  std::istringstream lines(declare_options(config).to_markdown());
-  std::vector<std::string> keys;
-  constexpr std::string_view kRow = "| `";
-  for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(kRow)) keys.push_back(line.substr(kRow.size(), line.find('`', kRow.size()) - kRow.size()));
-  }
-  return keys;
-}
-
-/// A new key has to be added to one of the lists.
-TEST(RunChangesTest, EveryKeyIsInOneOfTheLists) {
-  std::multiset<std::string> listed_keys;
-  for (const auto policy : kPolicies) {
-    for (const auto key : get_keys_with_policy(policy)) listed_keys.emplace(key);
-  }
-  const auto keys = list_all_keys();
-  EXPECT_GT(keys.size(), 60U);
-  EXPECT_EQ(listed_keys, std::multiset<std::string>(keys.begin(), keys.end()));
-}
-
-/// docs/resuming.md has a heading for each list, and the keys in the first column of its table.
-TEST(RunChangesTest, TheDocumentationHasTheSameLists) {
+  const OptionTable options = declare_options(config);
   std::ifstream page(std::string(VLMTRAIN_SOURCE_DIR) + "/docs/resuming.md");
-  const std::map<std::string, SettingChangePolicy> headings{
-      {"## What may change freely", SettingChangePolicy::kAllowed},
-      {"## What may change with the word", SettingChangePolicy::kIfRequested},
-      {"## What never changes", SettingChangePolicy::kNever}};
-  std::map<SettingChangePolicy, std::multiset<std::string>> documented_keys;
-  std::optional<SettingChangePolicy> list;
+  const std::map<std::string, ResumeRule> headings{{"## Free changes", ResumeRule::kFree},
+                                                   {"## Changes on request", ResumeRule::kIfRequested},
+                                                   {"## Settings that never change", ResumeRule::kNever}};
+  std::map<ResumeRule, int> num_keys;
+  std::optional<ResumeRule> rule;
   for (std::string line; std::getline(page, line);) {
     if (line.starts_with("## ")) {
       const auto heading = headings.find(line);
-      list = heading == headings.end() ? std::nullopt : std::optional(heading->second);
+      rule = heading == headings.end() ? std::nullopt : std::optional(heading->second);
     }
-    if (!list || !line.starts_with("| `")) continue;
+    if (!rule || !line.starts_with("| `")) continue;
     std::istringstream cell(line.substr(1, line.find('|', 1) - 1));
     for (std::string text; std::getline(cell, text, '`');) {
-      if (text.find('.') != std::string::npos) documented_keys[*list].insert(text);
+      if (text.find('.') == std::string::npos || text.ends_with('*')) continue;
+      EXPECT_EQ(options.find_resume_rule(text), rule) << text;
+      ++num_keys[*rule];
     }
   }
-  for (const auto policy : kPolicies) {
-    const auto keys = get_keys_with_policy(policy);
-    EXPECT_EQ(documented_keys[policy], std::multiset<std::string>(keys.begin(), keys.end()))
-        << static_cast<int>(policy);
-  }
+  for (const auto& [heading, expected_rule] : headings) EXPECT_GT(num_keys[expected_rule], 2) << heading;
 }
 
 TEST(RunFingerprintTest, HasAllKeysThatNeedPermission) {
-  const auto fingerprint = make_run_fingerprint(Config{}, 100);
-  for (const auto key : get_keys_with_policy(SettingChangePolicy::kAllowed))
-    EXPECT_FALSE(fingerprint.contains(key)) << key;
-  for (const auto policy : {SettingChangePolicy::kIfRequested, SettingChangePolicy::kNever}) {
-    for (const auto key : get_keys_with_policy(policy)) {
+  Config config;
+  const OptionTable options = declare_options(config);
+  const auto fingerprint = make_run_fingerprint(config, 100);
+  for (const auto& key : options.list_keys(ResumeRule::kFree)) EXPECT_FALSE(fingerprint.contains(key)) << key;
+  for (const auto rule : {ResumeRule::kIfRequested, ResumeRule::kNever}) {
+    EXPECT_GT(options.list_keys(rule).size(), 10U);
+    for (const auto& key : options.list_keys(rule)) {
       // The number of steps stands for these keys.
-      const bool is_length = key == "training.max_steps" || key == "training.epochs";
+      const bool is_length = key == keys::training::kMaxSteps || key == keys::training::kEpochs;
       EXPECT_NE(fingerprint.contains(key), is_length) << key;
     }
   }

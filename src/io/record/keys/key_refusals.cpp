@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
@@ -14,49 +15,47 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
     case KeyRule::kInverseLossMask:
       throw data_error(
           "{}has \"{}\": {}, and masks and weights are supported only for whole answers; write \"loss\": true, false "
-          "or a number from 0 to 1 into each answer, or set data.ignore_keys=[{}] to learn all of it",
-          prefix, name, value, name);
+          "or a number from 0 to 1 into each answer, or set {}=[{}] to learn all of it",
+          prefix, name, value, keys::data::kIgnoreKeys, name);
     case KeyRule::kSampleWeight:
       throw data_error(
           "{}has \"{}\": {}, and sample weights are not supported yet: every answer is learned; write the weight into "
-          "each answer, remove the record, or set data.ignore_keys=[{}] to learn it like the others",
-          prefix, name, value, name);
+          "each answer, remove the record, or set {}=[{}] to learn it like the others",
+          prefix, name, value, keys::data::kIgnoreKeys, name);
     case KeyRule::kPreferenceLabel:
       throw data_error(
-          "{}has \"{}\": {}, which marks an answer as rejected; remove the record, or set data.ignore_keys=[{}] to "
-          "learn it",
-          prefix, name, value, name);
+          "{}has \"{}\": {}, which marks an answer as rejected; remove the record, or set {}=[{}] to learn it", prefix,
+          name, value, keys::data::kIgnoreKeys, name);
     case KeyRule::kChosenAnswer:
       throw data_error(
           "{}has an answer under \"{}\", which is ignored, and its last turn is not the assistant's; append it to the "
-          "turns, set data.columns={{answer: {}}} if the record has a \"question\", or set data.ignore_keys=[{}] to "
-          "train without it",
-          prefix, name, name, name);
+          "turns, set {}={{answer: {}}} if the record has a \"question\", or set {}=[{}] to train without it",
+          prefix, name, keys::data::kColumns, name, keys::data::kIgnoreKeys, name);
     case KeyRule::kReasoning:
       throw data_error(
           "{}has reasoning under \"{}\", which is ignored; call it \"reasoning_content\" in the turn of the answer, or "
-          "set data.ignore_keys=[{}] to train without it",
-          prefix, name, name);
+          "set {}=[{}] to train without it",
+          prefix, name, keys::data::kIgnoreKeys, name);
     case KeyRule::kTools:
       throw data_error(
           "{}has tools or tool calls under \"{}\", which are ignored; write \"tools\" into the record and "
-          "\"tool_calls\" into the turn of the answer, or set data.ignore_keys=[{}] to train without them",
-          prefix, name, name);
+          "\"tool_calls\" into the turn of the answer, or set {}=[{}] to train without them",
+          prefix, name, keys::data::kIgnoreKeys, name);
     case KeyRule::kBlockText:
       throw data_error(
           "{}has a text under \"{}\", which is ignored; put it into a block {{\"type\": \"text\", \"text\": …}}, or "
-          "set data.ignore_keys=[{}] to train without it",
-          prefix, name, name);
+          "set {}=[{}] to train without it",
+          prefix, name, keys::data::kIgnoreKeys, name);
     case KeyRule::kAudio:
       throw data_error(
-          "{}has the field \"{}\", which is not supported yet; remove it or the record, or set data.ignore_keys=[{}] "
-          "to train without it",
-          prefix, name, name);
+          "{}has the field \"{}\", which is not supported yet; remove it or the record, or set {}=[{}] to train "
+          "without it",
+          prefix, name, keys::data::kIgnoreKeys, name);
     case KeyRule::kVideoSegment:
       throw data_error(
-          "{}has \"{}\": {}, and selecting parts of a video is not supported yet; trim the file, or set "
-          "data.ignore_keys=[{}] to train on the whole video",
-          prefix, name, value, name);
+          "{}has \"{}\": {}, and selecting parts of a video is not supported yet; trim the file, or set {}=[{}] to "
+          "train on the whole video",
+          prefix, name, value, keys::data::kIgnoreKeys, name);
     default:
       throw InternalError("this rule does not make a key a problem");
   }
@@ -64,19 +63,18 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
 
 void reject_system_text(bool is_record_key, const std::string& prefix, const std::string& key) {
   const std::string name = make_excerpt(key);
-  throw data_error(
-      "{}has a system text under \"{}\", which is ignored; {}, or set data.ignore_keys=[{}] to train without it",
-      prefix, name,
-      is_record_key ? fmt::format("set data.columns={{system: {}}}", name)
-                    : std::string("make it a turn with the role system"),
-      name);
+  throw data_error("{}has a system text under \"{}\", which is ignored; {}, or set {}=[{}] to train without it", prefix,
+                   name,
+                   is_record_key ? fmt::format("set {}={{system: {}}}", keys::data::kColumns, name)
+                                 : std::string("make it a turn with the role system"),
+                   keys::data::kIgnoreKeys, name);
 }
 
 void reject_media_key(const std::string& prefix, const std::string& key, const char* media_type) {
   const std::string name = make_excerpt(key);
-  throw data_error(
-      "{}has {} {} under \"{}\", which is ignored; call it \"{}\", or set data.ignore_keys=[{}] to train without it",
-      prefix, media_type == std::string_view("image") ? "an" : "a", media_type, name, media_type, name);
+  throw data_error("{}has {} {} under \"{}\", which is ignored; call it \"{}\", or set {}=[{}] to train without it",
+                   prefix, media_type == std::string_view("image") ? "an" : "a", media_type, name, media_type,
+                   keys::data::kIgnoreKeys, name);
 }
 
 void reject_record_media_key(const std::string& key, const char* media_type, MediaForm form) {
@@ -84,10 +82,11 @@ void reject_record_media_key(const std::string& key, const char* media_type, Med
   const std::string hint =
       form == MediaForm::kNumbered ? fmt::format("list all {0}s of a record under \"{0}s\"", media_type)
       : form == MediaForm::kUrl    ? fmt::format("save it as a file and give its path under \"{}\"", media_type)
-      : form == MediaForm::kList   ? fmt::format("set data.columns={{{}s: {}}}", media_type, name)
-                                   : fmt::format("set data.columns={{{}: {}}}", media_type, name);
-  throw data_error("has {} {} under \"{}\", which is ignored; {}, or set data.ignore_keys=[{}] to train without it",
-                   media_type == std::string_view("image") ? "an" : "a", media_type, name, hint, name);
+      : form == MediaForm::kList   ? fmt::format("set {}={{{}s: {}}}", keys::data::kColumns, media_type, name)
+                                   : fmt::format("set {}={{{}: {}}}", keys::data::kColumns, media_type, name);
+  throw data_error("has {} {} under \"{}\", which is ignored; {}, or set {}=[{}] to train without it",
+                   media_type == std::string_view("image") ? "an" : "a", media_type, name, hint,
+                   keys::data::kIgnoreKeys, name);
 }
 
 }  // namespace vlmtrain::io

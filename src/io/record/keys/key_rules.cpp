@@ -6,10 +6,14 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/joined_text.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::io {
 namespace {
 namespace key_tables {
+
+constexpr std::string_view kDetailStart = "an option of the chat service; ", kDetailEnd = " limits the pixels";
 
 using enum KeyRule;
 
@@ -58,7 +62,7 @@ constexpr std::array kFileKeys = std::to_array<KeyEntry>({
     {"base64", kRead},
     {"bytes", kRead},
     {"data", kRead},
-    {"detail", kHarmless, "an option of the chat service; data.image_max_pixels limits the pixels"},
+    {"detail", kHarmless, JoinedText<kDetailStart, keys::data::kImageMaxPixels, kDetailEnd>::value},
     {"format", kHarmless, "read from the file"},
     {"height", kHarmless, "read from the file"},
     {"media_type", kHarmless, "read from the file"},

@@ -14,6 +14,7 @@
 #include "io/record/notices.h"
 #include "io/record/tool_turns.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
@@ -229,8 +230,8 @@ void RecordKeyChecker::check_block_keys(const ReadObject& block) {
         const bool is_expected_key = key == type || (!is_text && key == std::string(type) + "_url");
         if (is_expected_key) break;
         if (key == "text") reject_key(KeyRule::kBlockText, prefix, key, make_value_excerpt(*entry));
-        throw data_error("{}has \"{}\" too; give each its own block, or set data.ignore_keys=[{}] to train without it",
-                         prefix, key, key);
+        throw data_error("{}has \"{}\" too; give each its own block, or set {}=[{}] to train without it", prefix, key,
+                         keys::data::kIgnoreKeys, key);
       }
       case KeyRule::kFrameRate:
         if (block.needs_frame_rate) break;

@@ -12,6 +12,7 @@
 #include "vlmtrain/base/base64.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
@@ -152,10 +153,8 @@ const RecordJson* find_block_file(const RecordJson& block, size_t turn_number, c
     const RecordJson* candidate = find_non_blank_value(block, key);
     if (candidate == nullptr) continue;
     if (file != nullptr && *file != *candidate) {
-      throw data_error(
-          "turn {}: {} {} block names two files, one of them under \"{}\"; keep one, or set "
-          "data.ignore_keys=[{}]",
-          turn_number, kind.indefinite_article(), kind.name, key, key);
+      throw data_error("turn {}: {} {} block names two files, one of them under \"{}\"; keep one, or set {}=[{}]",
+                       turn_number, kind.indefinite_article(), kind.name, key, keys::data::kIgnoreKeys, key);
     }
     file = candidate;
   }
@@ -166,8 +165,8 @@ const RecordJson* find_block_file(const RecordJson& block, size_t turn_number, c
 
 double parse_frame_rate(const RecordJson& value, const char* key) {
   if (value.is_number() && value.get<double>() > 0) return value.get<double>();
-  throw data_error("its \"{}\" is not a frame rate (frames per second); correct it, or set data.ignore_keys=[{}]", key,
-                   key);
+  throw data_error("its \"{}\" is not a frame rate (frames per second); correct it, or set {}=[{}]", key,
+                   keys::data::kIgnoreKeys, key);
 }
 
 }  // namespace

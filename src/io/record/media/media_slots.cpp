@@ -8,6 +8,7 @@
 #include "io/record/notices.h"
 #include "io/record/turn_checks.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
@@ -99,8 +100,8 @@ MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const Imag
   MediaRef file = media_ref;
   file.path = (root.folder / to_local_path(media_ref.path, number, kind)).string();
   if (root.rejects_outside_paths && is_outside_root(root.folder, file.path)) {
-    throw data_error("{} {} is outside the image folder, {}, which data.outside_image_root=refuse forbids: {}",
-                     kind.name, number, root.folder.string(), make_excerpt(file.path));
+    throw data_error("{} {} is outside the image folder, {}, which {}=refuse forbids: {}", kind.name, number,
+                     root.folder.string(), keys::data::kOutsideImageRoot, make_excerpt(file.path));
   }
   return file;
 }

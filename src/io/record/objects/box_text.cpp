@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::io {
@@ -20,8 +21,8 @@ Regex compile_pattern(const std::string& pattern) {
   try {
     return Regex(pattern, {.max_steps = kMaxSearchSteps});
   } catch (const RegexError& error) {
-    throw usage_error("data.boxes.pattern: {} is an invalid regular expression ({}); correct it", make_excerpt(pattern),
-                      error.what());
+    throw usage_error("{}: {} is an invalid regular expression ({}); correct it", keys::data::kBoxesPattern,
+                      make_excerpt(pattern), error.what());
   }
 }
 
@@ -35,14 +36,15 @@ std::vector<size_t> find_coordinate_groups(const Regex& pattern) {
     if (groups.size() == names.size() && groups.size() == pattern.num_named_groups()) return groups;
   }
   if (pattern.num_named_groups() > 0)
-    throw usage_error("data.boxes.pattern: name its groups x1, y1, x2 and y2, or x and y, or give none a name");
+    throw usage_error("{}: name its groups x1, y1, x2 and y2, or x and y, or give none a name",
+                      keys::data::kBoxesPattern);
   const size_t count = pattern.num_groups();
   if (count == 2) return {1, 2};
   if (count == 4) return {1, 2, 3, 4};
   throw usage_error(
-      "data.boxes.pattern has {} groups; write one group per number, x1, y1, x2, y2 of a box or x, y of a point, or "
-      "name them so: (?<x1>\\d+)",
-      count);
+      "{} has {} groups; write one group per number, x1, y1, x2, y2 of a box or x, y of a point, or name them so: "
+      "(?<x1>\\d+)",
+      keys::data::kBoxesPattern, count);
 }
 
 /// Returns the number in `text`. Throws UserError (kBadData) for another text.
@@ -50,8 +52,8 @@ double parse_number(std::string_view text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error == std::errc() && end == text.data() + text.size()) return number;
-  throw data_error("data.boxes.pattern matches \"{}\" as a coordinate, which is not a number; correct the pattern",
-                   make_excerpt(text));
+  throw data_error("{} matches \"{}\" as a coordinate, which is not a number; correct the pattern",
+                   keys::data::kBoxesPattern, make_excerpt(text));
 }
 
 /// Returns the index of the last image before an offset of a turn: `num_images_before`, the images
@@ -67,9 +69,8 @@ int64_t find_image_index(int64_t num_images_before, const std::vector<MediaPlace
 BoxTextFinder::BoxTextFinder(const BoxSettings& settings) : unit_(settings.unit) {
   if (!unit_) {
     if (settings.pattern.empty()) return;
-    throw usage_error(
-        "data.boxes.pattern needs data.boxes.in, the unit of the coordinates: absolute, normalized_1 or "
-        "normalized_1000");
+    throw usage_error("{} needs {}, the unit of the coordinates: absolute, normalized_1 or normalized_1000",
+                      keys::data::kBoxesPattern, keys::data::kBoxesIn);
   }
   pattern_ = compile_pattern(settings.pattern.empty() ? kDefaultBoxPattern : settings.pattern);
   groups_ = find_coordinate_groups(*pattern_);
@@ -81,7 +82,7 @@ void BoxTextFinder::add_objects(Record& record) const {
     try {
       return pattern_->search(text, offset);
     } catch (const RegexError& error) {
-      throw data_error("data.boxes.pattern takes too long on its text {} ({}); simplify the pattern",
+      throw data_error("{} takes too long on its text {} ({}); simplify the pattern", keys::data::kBoxesPattern,
                        make_excerpt(text), error.what());
     }
   };
@@ -94,7 +95,8 @@ void BoxTextFinder::add_objects(Record& record) const {
       const Regex::Group whole = *match->front();
       end = std::max(whole.end, end + 1);
       if (record.images.empty()) {
-        throw data_error("turn {} has coordinates of a video, which are not supported; unset data.boxes.in", turn + 1);
+        throw data_error("turn {} has coordinates of a video, which are not supported; unset {}", turn + 1,
+                         keys::data::kBoxesIn);
       }
       ObjectMark object{.turn_index = turn,
                         .range = {.begin = whole.begin, .end = whole.end},
@@ -104,16 +106,15 @@ void BoxTextFinder::add_objects(Record& record) const {
         if (!(*match)[group]) continue;
         const auto [begin, group_end] = *(*match)[group];
         if (begin < whole.begin || group_end > whole.end) {
-          throw data_error(
-              "data.boxes.pattern has a group outside of its match, at \"{}\"; write no groups into "
-              "lookarounds",
-              make_excerpt(std::string_view(current.text).substr(begin, group_end - begin)));
+          throw data_error("{} has a group outside of its match, at \"{}\"; write no groups into lookarounds",
+                           keys::data::kBoxesPattern,
+                           make_excerpt(std::string_view(current.text).substr(begin, group_end - begin)));
         }
         object.coordinates.push_back(parse_number(std::string_view(current.text).substr(begin, group_end - begin)));
         object.number_ranges.push_back({.begin = begin, .end = group_end});
       }
       if (object.coordinates.size() != groups_.size()) {
-        throw data_error("data.boxes.pattern matches {} without all of its groups; correct the pattern",
+        throw data_error("{} matches {} without all of its groups; correct the pattern", keys::data::kBoxesPattern,
                          make_excerpt(std::string_view(current.text).substr(whole.begin, whole.end - whole.begin)));
       }
       record.objects.push_back(std::move(object));
@@ -122,10 +123,9 @@ void BoxTextFinder::add_objects(Record& record) const {
     for (const TemplateValue& field : current.fields) {
       if (!search(field.json, 0)) continue;
       throw data_error(
-          "turn {} has coordinates in \"{}\", where they are not rewritten; unset data.boxes.in to train on the "
-          "numbers "
-          "as they are",
-          turn + 1, field.name);
+          "turn {} has coordinates in \"{}\", where they are not rewritten; unset {} to train on the numbers as they "
+          "are",
+          turn + 1, field.name, keys::data::kBoxesIn);
     }
     num_images += std::ranges::count(placeholders, false, &MediaPlaceholder::is_video);
   }

@@ -13,6 +13,7 @@
 
 #include "io/record/json_values.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 
@@ -87,8 +88,8 @@ std::optional<std::string> find_box_key(const RecordJson& record) {
   for (const char* key : {"objects", "bbox", "bboxes", "boxes"}) {
     if (find_non_blank_value(record, key) == nullptr) continue;
     if (found_key) {
-      throw data_error("it has boxes under \"{}\" and \"{}\"; keep one, or set data.ignore_keys=[{}]", *found_key, key,
-                       key);
+      throw data_error("it has boxes under \"{}\" and \"{}\"; keep one, or set {}=[{}]", *found_key, key,
+                       keys::data::kIgnoreKeys, key);
     }
     found_key = key;
   }
@@ -143,10 +144,9 @@ std::vector<ObjectMark> find_marks(const std::vector<Turn>& turns, std::string_v
 void check_count(size_t num_listed, size_t num_marks, std::string_view nouns, std::string_view mark) {
   if (num_listed == num_marks) return;
   throw data_error(
-      "its text has {} marks {} for {} {} in \"objects\"; write one mark for each, or set data.ignore_keys=[objects] "
-      "to "
-      "learn the marks as text",
-      num_marks, mark, num_listed, nouns);
+      "its text has {} marks {} for {} {} in \"objects\"; write one mark for each, or set {}=[objects] to learn the "
+      "marks as text",
+      num_marks, mark, num_listed, nouns, keys::data::kIgnoreKeys);
 }
 
 /// Returns a field of a turn, such as tool calls, that has a mark; nullptr if none has.
@@ -172,9 +172,9 @@ void add_listed_objects(const RecordJson& record_json, std::optional<CoordinateU
   if (!key) return;
   if (field != nullptr) {
     throw data_error(
-        "it has a mark such as {} in \"{}\", where marks are not replaced; write the numbers, or set "
-        "data.ignore_keys=[{}] to learn the mark",
-        kBoxMark, field->name, *key);
+        "it has a mark such as {} in \"{}\", where marks are not replaced; write the numbers, or set {}=[{}] to learn "
+        "the mark",
+        kBoxMark, field->name, keys::data::kIgnoreKeys, *key);
   }
   ListedObjects listed = parse_listed_objects(record_json, *key, default_unit);
   check_count(listed.boxes.size(), box_marks.size(), "boxes", kBoxMark);
@@ -204,8 +204,8 @@ void check_object(const ObjectMark& object, const Record& record) {
   if (object.unit == CoordinateUnit::kAbsolute && has_decimals && std::ranges::all_of(values, is_fraction)) {
     throw data_error(
         "its box [{}] is within one pixel and seems to be in fractions of the image; set \"bbox_type\": \"norm1\", or "
-        "data.boxes.in=normalized_1",
-        fmt::join(values, ", "));
+        "{}=normalized_1",
+        fmt::join(values, ", "), keys::data::kBoxesIn);
   }
   if (values.size() == 4 && (values[2] < values[0] || values[3] < values[1])) {
     throw data_error(
