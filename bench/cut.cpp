@@ -170,7 +170,7 @@ struct SplitForecast {
 
 SplitForecast forecast_splits(const planner::Plan& plan, const planner::StepConfig& step_config,
                               const std::vector<Samples>& steps, const std::vector<engine::MicroBatchSplit>& splits) {
-  planner::LookAheadProcess look_ahead(plan.job, step_config, planner::make_virtual_gpu(plan.target));
+  planner::LookAheadProcess look_ahead(plan.job, step_config, planner::make_virtual_gpu(plan.gpu()));
   SplitForecast forecast;
   for (size_t i = 0; i < steps.size(); ++i) {
     engine::StepLayout layout = planner::make_step_layout(step_config, steps[i]);
@@ -264,7 +264,7 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
     steps.push_back(std::move(step));
   }
 
-  planner::DryRunProcess unlimited(plan.job, planner::make_virtual_gpu(plan.target));
+  planner::DryRunProcess unlimited(plan.job, planner::make_virtual_gpu(plan.gpu()));
   const double memory_split_speed =
       measure_samples_per_second(unlimited, plan.best_estimate.step_config, steps, splits);
   const double equal_split_speed =
@@ -280,8 +280,8 @@ void run_mixture(const Mixture& mixture, int64_t num_steps, uint64_t seed) {
       measure_samples_per_second(unlimited, split.best_estimate.step_config, first, split_forecast.splits);
 
   const SplitForecast forecast = forecast_splits(plan, plan.best_estimate.step_config, steps, splits);
-  planner::DryRunProcess process(plan.job, {.gpu = std::string(plan.target.gpu->name),
-                                            .memory_bytes = plan.limit.allowed_gpu_bytes,
+  planner::DryRunProcess process(plan.job, {.gpu = std::string(plan.gpu().gpu->name),
+                                            .memory_bytes = plan.limit.allowed_bytes,
                                             .initial_used_bytes = plan.limit.context_bytes});
   planner::DryRunRequest dry_run_request{
       .step_config = plan.best_estimate.step_config, .steps = {}, .micro_batch_splits = forecast.splits};

@@ -188,9 +188,9 @@ planner::DryRunResult run_ranks(Random& random, const planner::Plan& plan) {
   for (int64_t i = 0; i < ranks; ++i) {
     planner::Job job = plan.job;
     job.rank = i * (plan.workload.world_size - 1) / std::max<int64_t>(1, ranks - 1);
-    planner::DryRunProcess process(job, {.gpu = std::string(plan.target.gpu->name),
-                                         .memory_bytes = plan.limit.allowed_gpu_bytes,
-                                         .initial_used_bytes = plan.overhead_bytes()});
+    planner::DryRunProcess process(job, {.gpu = std::string(plan.gpu().gpu->name),
+                                         .memory_bytes = plan.limit.allowed_bytes,
+                                         .initial_used_bytes = plan.limit.overhead_bytes()});
     const auto rank_outcome =
         process.dry_run({.step_config = plan.best_estimate.step_config, .steps = make_random_steps(random, plan)});
     outcome.ran_out_of_memory = outcome.ran_out_of_memory || rank_outcome.ran_out_of_memory;
@@ -218,7 +218,7 @@ nlohmann::ordered_json check_plan(Random& random, JobSetting setting, Summary& s
   if (!plan.fits) return report;
   ++summary.fits;
 
-  const std::string gpu(plan.target.gpu->name);
+  const std::string gpu(plan.gpu().gpu->name);
   const auto outcome = run_ranks(random, plan);
   planner::DryRunProcess unlimited(plan.job, {.gpu = gpu, .memory_bytes = int64_t{1} << 40});
   const int64_t next_bytes = measure_next_larger_bytes(plan, unlimited);

@@ -271,7 +271,11 @@ struct Summary {
 
 void compare_with_alternatives(Random& random, const planner::PlanRequest& request, const planner::Plan& plan,
                                nlohmann::ordered_json& report, Summary& summary) {
-  planner::PlanEvaluator evaluator(request.job, request.target, request.workload, plan.limit.limit_bytes);
+  planner::PlanEvaluator evaluator({.job = request.job,
+                                    .target = request.target,
+                                    .workload = request.workload,
+                                    .limit_bytes = plan.limit.limit_bytes,
+                                    .worst_cases = planner::PlanEvaluator::WorstCases::kAll});
   auto lower = nlohmann::ordered_json::array();
   for (const auto& step_config : make_alternatives(random, request, plan)) {
     const auto bytes = evaluator.measure_reserved_bytes(request.job, step_config, request.workload.worst_batches);
@@ -303,11 +307,9 @@ void check_suggestions(const Arguments& arguments, const planner::Plan& plan, nl
     ++summary.num_suggestions;
     std::string outcome = "does not fit";
     try {
-      app::call_with_plan_request(parse_arguments(extended), [&](const planner::PlanRequest& request) {
-        planner::PlanRequest without_suggestions = request;
-        without_suggestions.sample_limits.clear();  // suggestions are not needed
-        if (planner::make_plan(without_suggestions).fits) outcome.clear();
-      });
+      app::PlanInput input = app::make_plan_input(parse_arguments(extended));
+      input.request.with_suggestions = false;
+      if (planner::make_plan(input.request).fits) outcome.clear();
     } catch (const UserError& error) {
       outcome = error.what();
     }
@@ -323,27 +325,25 @@ void check_suggestions(const Arguments& arguments, const planner::Plan& plan, nl
 nlohmann::ordered_json check_plan(Random& random, const Arguments& arguments, Summary& summary) {
   nlohmann::ordered_json report{{"command", fmt::format("{}", fmt::join(arguments, " "))}};
   ++summary.planned;
-  const app::PlanArguments parsed_arguments = parse_arguments(arguments);
-  app::call_with_plan_request(parsed_arguments, [&](const planner::PlanRequest& request) {
-    const planner::Plan plan = planner::make_plan(request);
-    const bool from_data = !plan.worst_batch.first_sample_id.empty();
-    summary.data_sets += from_data;
-    summary.worst_seconds = std::max(summary.worst_seconds, plan.planning_stats.seconds);
-    (plan.fits ? summary.fitting_seconds : summary.refused_seconds) += plan.planning_stats.seconds;
-    report["fits"] = plan.fits;
-    report["plan_seconds"] = plan.planning_stats.seconds;
-    report["dry_runs"] = plan.planning_stats.num_dry_runs;
-    report["reserved_bytes"] = plan.best_estimate.peaks.reserved_bytes;
-    report["limit_bytes"] = plan.limit.limit_bytes;
-    report["chosen"] = {
-        plan.best_estimate.step_config.micro_batch_size, plan.best_estimate.step_config.recompute.vision,
-        plan.best_estimate.step_config.recompute.language, plan.best_estimate.step_config.vision_tiles_per_pass,
-        plan.best_estimate.step_config.loss_chunk_rows};
-    if (plan.fits) return;
-    ++summary.num_unfit;
-    compare_with_alternatives(random, request, plan, report, summary);
-    check_suggestions(arguments, plan, report, summary);
-  });
+  const app::PlanInput input = app::make_plan_input(parse_arguments(arguments));
+  const planner::Plan plan = planner::make_plan(input.request);
+  const bool from_data = !plan.worst_batch.first_sample_id.empty();
+  summary.data_sets += from_data;
+  summary.worst_seconds = std::max(summary.worst_seconds, plan.planning_stats.seconds);
+  (plan.fits ? summary.fitting_seconds : summary.refused_seconds) += plan.planning_stats.seconds;
+  report["fits"] = plan.fits;
+  report["plan_seconds"] = plan.planning_stats.seconds;
+  report["dry_runs"] = plan.planning_stats.num_dry_runs;
+  report["reserved_bytes"] = plan.best_estimate.peaks.reserved_bytes;
+  report["limit_bytes"] = plan.limit.limit_bytes;
+  report["chosen"] = {plan.best_estimate.step_config.micro_batch_size, plan.best_estimate.step_config.recompute.vision,
+                      plan.best_estimate.step_config.recompute.language,
+                      plan.best_estimate.step_config.vision_tiles_per_pass,
+                      plan.best_estimate.step_config.loss_chunk_rows};
+  if (plan.fits) return report;
+  ++summary.num_unfit;
+  compare_with_alternatives(random, input.request, plan, report, summary);
+  check_suggestions(arguments, plan, report, summary);
   return report;
 }
 

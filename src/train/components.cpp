@@ -23,7 +23,7 @@
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
-#include "vlmtrain/planner/cpu_plan.h"
+#include "vlmtrain/planner/memory_limit.h"
 
 namespace vlmtrain::train {
 

@@ -12,17 +12,16 @@ inline planner::Plan make_example_plan() {
   planner::Plan plan;
   plan.model = "smolvlm-500m";
   plan.fits = true;
-  plan.limit = {.allowed_gpu_bytes = 25'000 * kMB,
-                .context_bytes = 600 * kMB,
-                .communication_bytes = 0,
+  plan.limit = {.allowed_bytes = 25'000 * kMB,
                 .margin_bytes = 2'500 * kMB,
                 .margin_percent = 10,
+                .context_bytes = 600 * kMB,
                 .limit_bytes = 21'900 * kMB};
-  plan.target = {.gpu = nullptr,
-                 .memory_bytes = 25'000 * kMB,
-                 .context_bytes = 600 * kMB,
-                 .is_context_measured = false,
-                 .description = "a GPU of 24 GB"};
+  plan.target = planner::TargetGpu{.gpu = nullptr,
+                                   .memory_bytes = 25'000 * kMB,
+                                   .context_bytes = 600 * kMB,
+                                   .is_context_measured = false,
+                                   .description = "a GPU of 24 GB"};
   plan.workload.global_batch_size = 16;
   plan.worst_batch = {.shapes = {{.tokens = 2622,
                                   .label_tokens = 64,
@@ -82,7 +81,7 @@ inline planner::Plan make_unfit_example_plan() {
   plan.fits = plan.best_estimate.fits = false;
   plan.best_estimate.step_config.micro_batch_size = 1;
   plan.best_estimate.step_config.recompute = {.vision = 27, .language = 24};
-  plan.limit.allowed_gpu_bytes = plan.target.memory_bytes = 15'000'000'000;
+  plan.limit.allowed_bytes = plan.gpu().memory_bytes = 15'000'000'000;
   plan.limit.margin_bytes = 1'500'000'000;
   plan.limit.limit_bytes = 12'900'000'000;
   plan.suggestions = {{.arguments = {}, .note = "take a smaller model", .makes_plan_fit = false},

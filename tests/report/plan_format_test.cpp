@@ -24,7 +24,7 @@ TEST(PlanMemoryTest, RowsSumToTheGpu) {
   EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kUsed), plan.total_bytes());
   EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kFree), 1'600'000'000);
   EXPECT_EQ(sum_bytes(rows, MemoryRow::Kind::kMargin), plan.limit.margin_bytes);
-  EXPECT_EQ(plan.total_bytes() + 1'600'000'000 + plan.limit.margin_bytes, plan.limit.allowed_gpu_bytes);
+  EXPECT_EQ(plan.total_bytes() + 1'600'000'000 + plan.limit.margin_bytes, plan.limit.allowed_bytes);
   EXPECT_EQ(compute_shortfall_bytes(plan), 0);
 }
 

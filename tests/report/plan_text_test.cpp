@@ -138,7 +138,7 @@ TEST(PlanTextTest, ErrorListsFittingSuggestionsFirst) {
 TEST(PlanTextTest, DescribesTheModelSampleAndGpu) {
   planner::Plan plan = make_example_plan();
   plan.worst_batch.first_sample_id = "train-0042";
-  plan.limit.allowed_gpu_bytes = 20'000'000'000;
+  plan.limit.allowed_bytes = 20'000'000'000;
   plan.mode = planner::MemoryMode::kConservative;
   const std::string text = format_plan(plan, {.width = 100});
   EXPECT_THAT(text, StartsWith("fits: 20.6 of 20.0 GB"));
@@ -150,7 +150,7 @@ TEST(PlanTextTest, DescribesTheModelSampleAndGpu) {
   EXPECT_THAT(text, HasSubstr("(not measured)"));
   EXPECT_THAT(text, HasSubstr("Memory at the peak: language block 12, backward pass"));
   EXPECT_THAT(text, HasSubstr("with 5 dry runs on a virtual GPU"));
-  plan.target.is_context_measured = true;
+  plan.gpu().is_context_measured = true;
   EXPECT_THAT(format_plan(plan, {}), Not(HasSubstr("(not measured)")));
 }
 

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "vlmtrain/planner/dry_run.h"
+#include "vlmtrain/planner/backend.h"
 #include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {
@@ -13,26 +13,25 @@ class ChildProcess;
 /// libraries of CUDA preloaded. Requests and answers are lines of JSON over sockets
 /// (src/planner/dry_run/protocol.h). On machines with several processors the child has two worker
 /// processes, so that two dry runs overlap. Not thread-safe.
-class DryRunProcess {
+class DryRunProcess final : public Backend {
  public:
   /// Starts the child and returns before it is ready; the first dry run waits for it. Throws
   /// UserError (kFailed) if the child cannot be started.
   DryRunProcess(const Job& job, const VirtualGpu& gpu);
   /// Kills the child.
-  ~DryRunProcess();
-  DryRunProcess(const DryRunProcess&) = delete;
-  DryRunProcess& operator=(const DryRunProcess&) = delete;
+  ~DryRunProcess() override;
+
+  const BackendTraits& traits() const override;
 
   /// Sets the job of the following dry runs. Discards a prefetched result.
-  void set_job(const Job& job);
+  void set_job(const Job& job) override;
 
   /// Runs planner::dry_run() in the child and waits for the result. Throws the UserError of the
   /// child's dry run, and InternalError if the child dies.
-  DryRunResult dry_run(const DryRunRequest& request);
+  DryRunResult dry_run(const DryRunRequest& request) override;
 
-  /// Starts a dry run on the second worker if it is idle, otherwise does nothing. A later dry_run()
-  /// of the same request returns this result. Affects only the duration, not the results.
-  void prefetch(const DryRunRequest& request);
+  /// Starts a dry run on the second worker if it is idle, otherwise does nothing.
+  void prefetch(const DryRunRequest& request) override;
 
  private:
   /// The dry run on the second worker whose result no dry_run() call has fetched yet.

@@ -5,14 +5,17 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/planner/plan.h"
-#include "vlmtrain/planner/virtual_gpu.h"
+#include "vlmtrain/engine/settings/step_layout.h"
+#include "vlmtrain/planner/dry_run.h"
+#include "vlmtrain/planner/job.h"
+#include "vlmtrain/planner/memory_limit.h"
 
 namespace vlmtrain::planner {
 
 /// The input of plan_evaluation().
 struct EvaluationRequest {
   Job job;
+  PlanTarget target = {};
   /// The StepConfig of a training run whose weights, gradients and optimizer state stay in memory
   /// during the evaluation; nullopt: evaluation without training.
   std::optional<StepConfig> training_step_config = std::nullopt;
@@ -39,15 +42,11 @@ struct EvaluationPlan {
   nlohmann::ordered_json to_json() const;
 };
 
-/// Plans an evaluation on a GPU. Tries max_batch_size, half of it, a quarter of it and so on, and
-/// takes the first size that needs at most target_reserved_bytes. A single sample may need up to
-/// limit_bytes. The last resort is a single sample with one tile per vision pass and small loss
-/// chunks. A batch_size that is set replaces all these sizes. Each size is dry-run on `gpu`. Throws
-/// the exceptions of DryRunProcess. REQUIRES: `gpu` has kUnlimitedBytes of memory.
-EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGpu& gpu);
-
-/// Plans an evaluation on the CPU like plan_evaluation(), with dry runs on the meta device. Throws
-/// the exceptions of make_cpu_plan().
-EvaluationPlan plan_cpu_evaluation(const EvaluationRequest& request);
+/// Plans an evaluation. Tries max_batch_size, half of it, a quarter of it and so on, and takes the
+/// first size that needs at most target_reserved_bytes. A single sample may need up to limit_bytes.
+/// The last resort is a single sample with one tile per vision pass and small loss chunks. A
+/// batch_size that is set replaces all these sizes. Each size is dry-run in the backend of the
+/// target. Throws the exceptions of make_backend() and Backend::dry_run().
+EvaluationPlan plan_evaluation(const EvaluationRequest& request);
 
 }  // namespace vlmtrain::planner

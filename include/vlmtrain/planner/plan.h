@@ -12,10 +12,11 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/planner/dry_run.h"
+#include "vlmtrain/planner/evaluation_plan.h"
 #include "vlmtrain/planner/job.h"
+#include "vlmtrain/planner/memory_limit.h"
 #include "vlmtrain/planner/options.h"
 #include "vlmtrain/planner/split_plan.h"
-#include "vlmtrain/planner/target_gpu.h"
 
 namespace vlmtrain::planner {
 
@@ -120,16 +121,22 @@ struct PlanRequest {
   std::string model;           ///< model name or path as the user wrote it
   Job job;                     ///< job.world_size is replaced by workload.world_size
   bool auto_sharding = false;  ///< choose the fastest sharding that fits instead of job.sharding
-  TargetGpu target;
+  PlanTarget target;
   MemoryMode mode = MemoryMode::kBalanced;
   std::optional<double> limit_gigabytes;  ///< memory.limit_gb, in 10⁹ bytes; nullopt for `auto`
   Workload workload;
   StepConstraints constraints;
+  /// Evaluations during the run: worst_batches, max_new_tokens and batch sizes; nullopt: none.
+  std::optional<EvaluationRequest> evaluation = std::nullopt;
   std::vector<SampleLimit> sample_limits = {};  ///< limits that suggestions may lower, in this order
   FlagSyntax flags = {};
   bool with_timeline = false;    ///< record DryRunDetail::timeline
   bool with_suggestions = true;  ///< make suggestions if nothing fits, which is slow
   bool with_split_plan = true;   ///< compute Plan::split
+
+  /// REQUIRES: the plan is for a GPU.
+  TargetGpu& gpu() { return std::get<TargetGpu>(target); }
+  const TargetGpu& gpu() const { return std::get<TargetGpu>(target); }
 };
 
 /// The result of make_plan().
@@ -144,18 +151,19 @@ struct Plan {
   /// Splits each step by the memory of its samples; nullopt: all steps are split like the worst
   /// step.
   std::optional<SplitPlan> split = std::nullopt;
-  DryRunDetail detail;  ///< of the dry run of `best_estimate`
-  StepCosts costs;      ///< of the dry-run step, which has at most two micro-batches
+  std::optional<EvaluationPlan> evaluation = std::nullopt;  ///< of PlanRequest::evaluation; nullopt if nothing fits
+  DryRunDetail detail;                                      ///< of the dry run of `best_estimate`
+  std::optional<StepCosts> costs = {};  ///< of the dry-run step, which has at most two micro-batches; on GPUs
   MemoryLimit limit;
   Workload workload;
   SampleBatch worst_batch;                                   ///< the worst batch of the workload, given `best_estimate`
   std::optional<AverageStepEstimate> average_step_estimate;  ///< set if the workload has an average step
-  std::optional<CommunicationEstimate> communication_estimate{};  ///< set for several ranks
+  std::optional<CommunicationEstimate> communication_estimate{};  ///< set for several GPUs
   /// The largest sampled step of each rank, by rank; at most the 64 ranks with the most tokens.
-  /// Empty for one rank, and if nothing fits.
+  /// Empty for one rank, on a host, and if nothing fits.
   std::vector<RankStepPeaks> rank_step_peaks{};
   StepConstraints constraints;
-  TargetGpu target;
+  PlanTarget target;
   std::vector<StepEstimate> alternatives;  ///< sorted by micro-batch size, then by recomputed blocks
   std::vector<Suggestion> suggestions;     ///< faster settings if the plan fits, otherwise changes that fit
   PlanningStats planning_stats;
@@ -164,28 +172,34 @@ struct Plan {
   int64_t gradient_accumulation_steps() const {
     return workload.samples_per_rank() / best_estimate.step_config.micro_batch_size;
   }
-  /// Returns the memory outside PyTorch's allocator: context and communication.
-  int64_t overhead_bytes() const { return limit.context_bytes + limit.communication_bytes; }
+  /// REQUIRES: the plan is for a GPU.
+  TargetGpu& gpu() { return std::get<TargetGpu>(target); }
+  const TargetGpu& gpu() const { return std::get<TargetGpu>(target); }
   /// Returns the peaks of the worst step in equal micro-batches or, if they are higher, of split
   /// steps.
   StepPeaks peaks() const;
-  /// Returns the reserved peak plus overhead_bytes().
-  int64_t total_bytes(const StepEstimate& estimate) const { return estimate.peaks.reserved_bytes + overhead_bytes(); }
-  int64_t total_bytes() const { return peaks().reserved_bytes + overhead_bytes(); }
+  /// Returns the memory of the process: the reserved peak plus limit.overhead_bytes().
+  int64_t total_bytes(const StepEstimate& estimate) const {
+    return estimate.peaks.reserved_bytes + limit.overhead_bytes();
+  }
+  /// Returns the memory of the whole run, evaluations included.
+  int64_t total_bytes() const;
   /// Returns the content of `plan --json` and plan.json.
   nlohmann::ordered_json to_json() const;
 };
 
-/// Returns the plan with the lowest predicted step time among those that fit.
+/// Returns the plan with the lowest predicted step time among those that fit, for a GPU or a host.
 ///
-/// StepConfigs are dry-run on a virtual GPU that reports the target's size but has no limit. If the
-/// reserved peak stays below the limit, a GPU of that size makes the same allocations.
+/// StepConfigs are dry-run without a memory limit: on a virtual GPU that reports the target's size, or
+/// on LibTorch's meta device for a host. If the reserved peak stays below the limit, a device of that
+/// size makes the same allocations.
 ///
 /// Micro-batch sizes divide a rank's share of the global batch. As few blocks are recomputed as
 /// fit, in increasing order of time per saved byte. The search:
-/// 1. Short dry runs of one or two samples (probes) measure the cost of a sample and of a block.
-/// 2. A linear model predicts the best StepConfig from the probes. It is dry-run in full: four
-///    steps of changing sizes. This repeats until a StepConfig fits, but neither one recomputed
+/// 1. Short dry runs of one or two samples (probes) measure the cost of a sample and of a block. On a
+///    host, where dry runs are cheap, the largest micro-batch without recomputation is tried first.
+/// 2. A linear model predicts the best StepConfig from the probes. It is dry-run in full: on a GPU
+///    four steps of changing sizes. This repeats until a StepConfig fits, but neither one recomputed
 ///    block less nor the next larger micro-batch does.
 /// 3. If nothing fits, the StepConfig with the lowest memory is dry-run. If it fits, smaller vision
 ///    passes and loss chunks are tried in increasing order of their cost; the first that fits is
@@ -193,8 +207,17 @@ struct Plan {
 /// 4. Otherwise the StepConfig with the lowest memory is the plan, `fits` is false, and suggestions
 ///    are dry-run; the smallest change comes first.
 ///
+/// The time of a step on a host is not predicted. There, fewer recomputed blocks are faster, and for
+/// the same number of them larger micro-batches.
+///
 /// Throws UserError (kUsage) if the global batch is not a multiple of the ranks or a fixed
-/// micro-batch size does not divide a rank's share, and the exceptions of build_model().
+/// micro-batch size does not divide a rank's share, the exceptions of build_model(), and for a host
+/// c10::Error if an operation does not support the meta device.
 Plan make_plan(const PlanRequest& request);
+
+/// Plans evaluations during the training of `plan` with `step_config`, while the training state stays
+/// in memory. Keeps their peak below that of training where possible, so that the allocator's pool does
+/// not grow. `request` has the samples and batch sizes. Throws the exceptions of plan_evaluation().
+EvaluationPlan plan_evaluation_in_training(const Plan& plan, const StepConfig& step_config, EvaluationRequest request);
 
 }  // namespace vlmtrain::planner

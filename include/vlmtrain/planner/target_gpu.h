@@ -1,14 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
 #include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/gpu_table.h"
-#include "vlmtrain/planner/options.h"
 #include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {
@@ -51,27 +49,6 @@ bool supports_precision(const memory::GpuSpec& gpu, engine::Precision precision)
 /// as other processes'. Throws UserError (kFailed) if LibTorch has no code for the GPU. REQUIRES:
 /// the CUDA context exists, but this process has allocated nothing.
 TargetGpu make_target_gpu(const memory::DeviceProperties& device);
-
-/// The memory of a GPU that a plan may use: limit = GPU − context − communication − margin.
-struct MemoryLimit {
-  /// Memory that this process may use: memory.limit_gb, or the memory that other processes do not
-  /// use, whichever is lower.
-  int64_t allowed_gpu_bytes = 0;
-  int64_t context_bytes = 0;        ///< size of the CUDA context with loaded kernels
-  int64_t communication_bytes = 0;  ///< NCCL's buffers; 0 for one rank
-  int64_t margin_bytes = 0;         ///< memory that is kept free
-  double margin_percent = 0;        ///< the same as a share of allowed_gpu_bytes
-  int64_t limit_bytes = 0;          ///< limit of the reserved memory of PyTorch's allocator
-};
-
-/// Returns the limit of a plan. `limit_gigabytes` is memory.limit_gb in 10⁹ bytes, the limit of the
-/// whole process. Memory of other processes is subtracted from the GPU's memory, not from that
-/// limit. For `world_size` > 1, an estimate of NCCL's buffers is subtracted.
-MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::optional<double> limit_gigabytes,
-                                 int64_t world_size);
-
-/// Returns the share of the memory, of a GPU or host, that a mode keeps free, in percent.
-double get_margin_percent(MemoryMode mode);
 
 /// Memory size of the virtual GPU in dry runs, in bytes: more than any GPU has.
 constexpr int64_t kUnlimitedBytes = int64_t{1} << 40;

@@ -23,9 +23,9 @@ std::optional<engine::TextAndMaskLossWeights> get_mask_loss_weights(const Config
 /// are unknown. Throws UserError (kUsage) for keys that contradict each other.
 planner::Job make_training_job(const Config& config, const engine::TaskSettings& tasks = {});
 
-/// Returns the planner's request for the job of a configuration on the GPU `target`. Does not fill
-/// in sample limits.
-planner::PlanRequest make_plan_request(const Config& config, planner::Job job, planner::TargetGpu target,
+/// Returns the planner's request for the job of a configuration on `target`. Does not fill in sample
+/// limits.
+planner::PlanRequest make_plan_request(const Config& config, planner::Job job, planner::PlanTarget target,
                                        planner::Workload workload);
 
 /// Returns the order in which a run draws its samples. With packing, marks samples that are larger
@@ -57,6 +57,16 @@ PlanningInputs make_planning_inputs(const data::DataSet& records, const models::
 /// the model.
 planner::StepConfig make_min_memory_step_config(const Config& config, int64_t num_vision_blocks,
                                                 int64_t num_language_blocks);
+
+/// Returns the samples and batch sizes of evaluations during a run (PlanRequest::evaluation), for GPUs;
+/// nullopt if the run has none. Checks the samples of data.eval as data.check_at_start says. Throws
+/// UserError (kBadData) if none is usable.
+std::optional<planner::EvaluationRequest> make_run_evaluation_request(const Config& config,
+                                                                      const models::Processor& processor);
+
+/// Returns the same for evaluations of samples like `largest_sample`.
+std::optional<planner::EvaluationRequest> make_run_evaluation_request(const Config& config,
+                                                                      const data::SampleShape& largest_sample);
 
 /// The data set of `vlmtrain eval` and the plan of its batches.
 struct PlannedEvaluation {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "vlmtrain/io/records.h"
@@ -17,8 +18,8 @@ inline constexpr int64_t kFramesPerTemporalPatch = 2;
 /// Returns the configuration keys that can make the samples of data.train smaller: pixels per
 /// image, frames per video, images and tokens per sample. The planner suggests them if a run does
 /// not fit. `workload` has the sizes of the largest samples; other sizes are measured when the
-/// result is used, on data.num_workers threads. `records` and `config` must outlive the result.
-std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records, const Config& config,
+/// result is used, on data.num_workers threads.
+std::vector<planner::SampleLimit> make_sample_limits(std::shared_ptr<const io::Records> records, const Config& config,
                                                      const planner::Workload& workload);
 
 /// Returns the maximum number of pixels per image, or per tile of models with tiles, in the largest

@@ -167,6 +167,7 @@ ExitCode eval(const EvalArguments& arguments) {
   }
   const auto [base, adapter] =
       models::resolve_base_and_adapter(checkpoint, find_base_checkpoint(arguments, config, checkpoint));
+  config.model.path = base.string();  // the evaluated model, whatever the configuration names
   const auto processor = models::load_processor(base, train::make_processor_settings(config.data, adapter));
   std::optional<MaskOverlayWriter> overlay_writer;
   if (!arguments.mask_output_dir.empty()) {

@@ -45,21 +45,19 @@ ExitCode inspect(const InspectArguments& arguments) {
                                               .samples = arguments.samples,
                                               .records = arguments.records,
                                               .target = find_requested_gpu(arguments)};
-  std::optional<report::Inspection> inspection;
-  call_with_model_folder(
-      config, arguments.tokenizer, [&](const train::Config& model_config, const PresetFolder* preset_folder) {
-        if (preset_folder != nullptr) preset_folder->check_has_tokenizer();
-        inspection = train::inspect_data(model_config, inspection_request);
-        if (preset_folder != nullptr)
-          inspection->chat_template = preset_folder->replace_temporary_paths(inspection->chat_template);
-      });
-  if (!arguments.html.empty()) io::write_file(arguments.html, report::render_inspection_page(*inspection));
+  const ModelFolder model(config.model.path, arguments.tokenizer);
+  config.model.path = model.path();
+  if (model.preset() != nullptr) model.preset()->check_has_tokenizer();
+  report::Inspection inspection = model.name_in_errors([&] { return train::inspect_data(config, inspection_request); });
+  if (model.preset() != nullptr)
+    inspection.chat_template = model.preset()->replace_temporary_paths(inspection.chat_template);
+  if (!arguments.html.empty()) io::write_file(arguments.html, report::render_inspection_page(inspection));
   if (arguments.json) {
-    fmt::print("{}\n", io::to_json_string(inspection->to_json()));
+    fmt::print("{}\n", io::to_json_string(inspection.to_json()));
   } else {
-    fmt::print("{}", report::format_inspection(*inspection, detect_stdout_style()));
+    fmt::print("{}", report::format_inspection(inspection, detect_stdout_style()));
   }
-  return inspection->exit_code;
+  return inspection.exit_code;
 }
 
 }  // namespace vlmtrain::app

@@ -39,26 +39,24 @@ ExitCode plan(const PlanArguments& arguments) {
   init_logging(/*quiet=*/false);
   // The signature is the end of the title that report::render_plan_timeline() writes.
   check_can_overwrite({"--timeline", arguments.timeline, "a timeline of plan", ": memory of a step</title>"});
-  bool fits = false;
-  call_with_plan_request(arguments, [&](const planner::PlanRequest& base_request) {
-    planner::PlanRequest request = base_request;
-    const auto past_runs =
-        train::load_past_runs(train::find_past_runs_file(), train::get_gpu_run_environment(request.target.device_name));
-    // Measured memory outside of the allocator affects whether a plan fits, so it is set before.
-    // Measured times only scale the result, so they are applied after.
-    if (past_runs) train::calibrate_with_past_runs(request.target, *past_runs);
-    planner::Plan plan = planner::make_plan(request);
-    auto savings_table =
-        arguments.compare ? planner::make_savings_table(request, plan) : std::vector<planner::SavingsRow>{};
-    if (past_runs) {
-      train::calibrate_with_past_runs(plan, *past_runs);
-      train::calibrate_with_past_runs(savings_table, *past_runs);
-    }
-    if (!arguments.timeline.empty()) io::write_file(arguments.timeline, report::render_plan_timeline(plan));
-    print_plan(plan, savings_table, past_runs, arguments);
-    fits = plan.fits;
-  });
-  return fits ? ExitCode::kSuccess : ExitCode::kDoesNotFit;
+  PlanInput input = make_plan_input(arguments);
+  planner::PlanRequest& request = input.request;
+  const auto past_runs =
+      train::load_past_runs(train::find_past_runs_file(), train::get_gpu_run_environment(request.gpu().device_name));
+  // Measured memory outside of the allocator affects whether a plan fits, so it is set before.
+  // Measured times only scale the result, so they are applied after.
+  if (past_runs) train::calibrate_with_past_runs(request.gpu(), *past_runs);
+  planner::Plan plan = input.model.name_in_errors([&] { return planner::make_plan(request); });
+  std::vector<planner::SavingsRow> savings_table;
+  if (arguments.compare)
+    savings_table = input.model.name_in_errors([&] { return planner::make_savings_table(request, plan); });
+  if (past_runs) {
+    train::calibrate_with_past_runs(plan, *past_runs);
+    train::calibrate_with_past_runs(savings_table, *past_runs);
+  }
+  if (!arguments.timeline.empty()) io::write_file(arguments.timeline, report::render_plan_timeline(plan));
+  print_plan(plan, savings_table, past_runs, arguments);
+  return plan.fits ? ExitCode::kSuccess : ExitCode::kDoesNotFit;
 }
 
 }  // namespace vlmtrain::app

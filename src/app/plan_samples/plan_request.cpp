@@ -5,7 +5,6 @@
 
 #include "app/plan_samples/synthetic_samples.h"
 #include "app/process/device.h"
-#include "app/process/model_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
@@ -130,49 +129,50 @@ void fill_common_request_fields(planner::PlanRequest& request, const PlanArgumen
   request.with_timeline = !arguments.timeline.empty();
 }
 
-/// Calls `callback` with the request for the samples of data.train.
-void call_with_dataset_request(const PlanArguments& arguments, const train::Config& config, const std::string& model,
-                               const planner::TargetGpu& target,
-                               const std::function<void(const planner::PlanRequest&)>& callback) {
+/// Returns the request for the samples of data.train.
+planner::PlanRequest make_dataset_request(const PlanArguments& arguments, const train::Config& config,
+                                          const planner::TargetGpu& target) {
   const auto records = train::open_training_records(config);
   const auto processor =
       models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));
   auto planning_inputs = train::make_planning_inputs(*records, *processor, config, arguments.world_size);
   auto request = train::make_plan_request(config, train::make_training_job(config, planning_inputs.tasks), target,
                                           std::move(planning_inputs.workload));
-  request.sample_limits = train::make_sample_limits(*records, config, request.workload);
-  fill_common_request_fields(request, arguments, model);
-  callback(request);
+  request.sample_limits = train::make_sample_limits(records, config, request.workload);
+  request.evaluation = train::make_run_evaluation_request(config, *processor);
+  return request;
 }
 
-/// Calls `callback` with the request for the samples that flags describe.
-void call_with_synthetic_request(const PlanArguments& arguments, const train::Config& config, const std::string& model,
-                                 const planner::TargetGpu& target,
-                                 const std::function<void(const planner::PlanRequest&)>& callback) {
-  const SyntheticSamples samples(arguments, config);
-  auto request = train::make_plan_request(config, train::make_training_job(config), target, samples.build_workload());
-  for (const auto& remark : samples.list_remarks()) spdlog::warn("{}", remark);
-  request.sample_limits = samples.build_sample_limits();
-  fill_common_request_fields(request, arguments, model);
-  callback(request);
+/// Returns the request for the samples that flags describe.
+planner::PlanRequest make_synthetic_request(const PlanArguments& arguments, const train::Config& config,
+                                            const planner::TargetGpu& target) {
+  SyntheticSamples samples = make_synthetic_samples(arguments, config);
+  for (const auto& remark : samples.remarks) spdlog::warn("{}", remark);
+  auto request =
+      train::make_plan_request(config, train::make_training_job(config), target, std::move(samples.workload));
+  request.evaluation =
+      train::make_run_evaluation_request(config, request.workload.worst_batches.front().shapes.front());
+  request.sample_limits = std::move(samples.limits);
+  return request;
 }
 
 }  // namespace
 
-void call_with_plan_request(const PlanArguments& arguments,
-                            const std::function<void(const planner::PlanRequest&)>& callback) {
-  const train::Config parsed_config = make_plan_config(arguments);
-  const auto plan_with_model = [&](const train::Config& config, const PresetFolder* preset_folder) {
+PlanInput make_plan_input(const PlanArguments& arguments) {
+  train::Config config = make_plan_config(arguments);
+  const std::string model_name = config.model.path;
+  ModelFolder model(model_name, arguments.tokenizer);
+  config.model.path = model.path();
+  auto request = model.name_in_errors([&] {
     for (const auto& remark : models::list_checkpoint_warnings(config.model.path)) spdlog::warn("{}", remark);
     const planner::TargetGpu target = resolve_target_gpu(arguments);
-    if (config.data.train.empty() || arguments.has_sample_flags()) {
-      call_with_synthetic_request(arguments, config, parsed_config.model.path, target, callback);
-      return;
-    }
-    if (preset_folder != nullptr) preset_folder->check_has_tokenizer();
-    call_with_dataset_request(arguments, config, parsed_config.model.path, target, callback);
-  };
-  call_with_model_folder(parsed_config, arguments.tokenizer, plan_with_model);
+    if (config.data.train.empty() || arguments.has_sample_flags())
+      return make_synthetic_request(arguments, config, target);
+    if (model.preset() != nullptr) model.preset()->check_has_tokenizer();
+    return make_dataset_request(arguments, config, target);
+  });
+  fill_common_request_fields(request, arguments, model_name);
+  return {.model = std::move(model), .request = std::move(request)};
 }
 
 }  // namespace vlmtrain::app

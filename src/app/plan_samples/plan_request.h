@@ -1,8 +1,7 @@
 #pragma once
 
-#include <functional>
-
 #include "app/arguments/arguments.h"
+#include "app/process/model_folder.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/planner/target_gpu.h"
 #include "vlmtrain/train/config.h"
@@ -18,10 +17,14 @@ planner::TargetGpu resolve_target_gpu(const PlanArguments& arguments);
 /// arguments that contradict each other.
 train::Config make_plan_config(const PlanArguments& arguments);
 
-/// Calls `callback` once with the request that `vlmtrain plan` sends to the planner. The request is
-/// valid only during the call, because the files of a preset are in a temporary folder. Logs
-/// remarks on the model and the samples. Throws UserError, and exceptions of `callback`.
-void call_with_plan_request(const PlanArguments& arguments,
-                            const std::function<void(const planner::PlanRequest&)>& callback);
+/// What `vlmtrain plan` plans for.
+struct PlanInput {
+  ModelFolder model;             ///< has the files that the request reads
+  planner::PlanRequest request;  ///< `model` must outlive it
+};
+
+/// Returns the request that `vlmtrain plan` sends to the planner. Logs remarks on the model and the
+/// samples. Throws UserError.
+PlanInput make_plan_input(const PlanArguments& arguments);
 
 }  // namespace vlmtrain::app

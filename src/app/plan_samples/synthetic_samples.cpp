@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "app/plan_samples/sample_variants.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
@@ -122,24 +123,18 @@ UserError make_rejection_error(const std::vector<SampleVariant>& variants,
                      first_rejected_variant->rejection_reason, fmt::join(suggestions, ", "));
 }
 
-}  // namespace
-
-planner::Workload SyntheticSamples::build_workload() const {
-  const auto accepted_variants = select_accepted_variants(variants_);
-  if (accepted_variants.size() < variants_.size() && !drops_rejected_variants(config_, variants_))
-    throw make_rejection_error(variants_, build_sample_limits());
-  return make_workload(accepted_variants, arguments_, config_);
-}
-
-std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const {
-  const data::SampleShape& shape = variants_.back().shape;
-  const planner::Workload workload = make_workload(variants_, arguments_, config_);
+/// Returns the configuration keys and flags that make the samples smaller.
+std::vector<planner::SampleLimit> make_limits(const std::vector<SampleVariant>& variants,
+                                              const PlanArguments& arguments, const train::Config& config) {
+  const data::SampleShape& shape = variants.back().shape;
+  const planner::Workload workload = make_workload(variants, arguments, config);
   std::vector<planner::SampleLimit> sample_limits;
   const auto add_limit = [&](planner::SampleLimit limit, const auto& change) {
-    limit.measure = [this, change](int64_t value, bool /*all*/) {
-      return make_limited_samples(arguments_, config_, [&](PlanArguments& arguments, train::Config& config) {
-        change(value, arguments, config);
-      });
+    limit.measure = [arguments, config, change](int64_t value, bool /*all*/) {
+      return make_limited_samples(arguments, config,
+                                  [&](PlanArguments& changed_arguments, train::Config& changed_config) {
+                                    change(value, changed_arguments, changed_config);
+                                  });
     };
     sample_limits.push_back(std::move(limit));
   };
@@ -155,7 +150,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
   if (shape.video_frames > 0) {
     // With --fps, frames are sampled from the video, up to data.video_max_frames. Without it, all
     // frames are used, so only a shorter video helps.
-    const bool has_fps = arguments_.samples.fps.has_value();
+    const bool has_fps = arguments.samples.fps.has_value();
     add_limit({.argument_format = has_fps ? fmt::format("{}={{}}", keys::data::kVideoMaxFrames) : "--video-frames {}",
                .max_useful_value = shape.video_frames,
                .find_min = [] { return train::kMinSuggestedFrames; },
@@ -170,11 +165,11 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
                 }
               });
   }
-  if (variants_.size() > 1) {
+  if (variants.size() > 1) {
     add_limit(
         {.argument_format = fmt::format("{}={{}} {}=skip", keys::data::kMaxImagesPerSample, keys::data::kOnBadSample),
-         .max_useful_value = variants_.back().num_images,
-         .find_min = [images = std::max<int64_t>(1, variants_.front().num_images)] { return images; },
+         .max_useful_value = variants.back().num_images,
+         .find_min = [images = std::max<int64_t>(1, variants.front().num_images)] { return images; },
          .granularity = 1,
          .description = "drops samples with more images",
          .measure = {}},
@@ -182,9 +177,9 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
           config.data.max_images_per_sample = value;
           config.data.on_bad_sample = data::BadSamplePolicy::kSkip;
         });
-  } else if (variants_.back().num_images > 1) {
+  } else if (variants.back().num_images > 1) {
     add_limit({.argument_format = "--images {}",
-               .max_useful_value = variants_.back().num_images,
+               .max_useful_value = variants.back().num_images,
                .find_min = [] { return int64_t{1}; },
                .granularity = 1,
                .description = "samples with fewer images",
@@ -202,7 +197,7 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
   }
   const int64_t text_tokens = shape.tokens - shape.image_tokens;
   add_limit({.argument_format = "--text-tokens {}",
-             .max_useful_value = arguments_.samples.num_text_tokens.value_or(
+             .max_useful_value = arguments.samples.num_text_tokens.value_or(
                  std::min(text_tokens, models::SyntheticSample{}.text_tokens)),
              .find_min = [labels = shape.label_tokens] { return labels + 1; },  // the prompt needs a token
              .granularity = 1,
@@ -212,30 +207,31 @@ std::vector<planner::SampleLimit> SyntheticSamples::build_sample_limits() const 
   return sample_limits;
 }
 
-std::vector<std::string> SyntheticSamples::list_remarks() const {
+std::vector<std::string> list_remarks(const std::vector<SampleVariant>& variants, const PlanArguments& arguments,
+                                      const train::Config& config) {
   std::vector<std::string> result;
-  for (const auto& variant : variants_) {
+  for (const auto& variant : variants) {
     if (!variant.rejection_reason.empty())
       result.push_back(variant.rejection_reason +
                        fmt::format("; such samples are skipped ({}=skip)", keys::data::kOnBadSample));
   }
-  for (const auto& variant : variants_) {
+  for (const auto& variant : variants) {
     if (variant.num_original_tokens == 0) continue;
     result.push_back(fmt::format(
         "a sample of {} tokens is longer than {}={}: its images are downscaled, and {} tokens remain ({}=shrink)",
-        format_with_commas(variant.num_original_tokens), keys::data::kMaxLength, config_.data.max_length,
+        format_with_commas(variant.num_original_tokens), keys::data::kMaxLength, config.data.max_length,
         format_with_commas(variant.shape.tokens), keys::data::kOnTooLong));
   }
-  const auto accepted_variants = select_accepted_variants(variants_);
+  const auto accepted_variants = select_accepted_variants(variants);
   if (accepted_variants.empty()) return result;
   const data::SampleShape& largest_shape = accepted_variants.back().shape;
-  const int64_t requested_frames = arguments_.samples.video_frames.value_or(0);
-  if (!arguments_.samples.fps && largest_shape.video_frames < requested_frames) {
+  const int64_t requested_frames = arguments.samples.video_frames.value_or(0);
+  if (!arguments.samples.fps && largest_shape.video_frames < requested_frames) {
     result.push_back(fmt::format("{} of the {} frames are used ({}={}, and the limit of the model's processor)",
                                  format_with_commas(largest_shape.video_frames), format_with_commas(requested_frames),
-                                 keys::data::kVideoMaxFrames, config_.data.video_max_frames));
+                                 keys::data::kVideoMaxFrames, config.data.video_max_frames));
   }
-  const auto context_length = models::read_context_length(config_.model.path);
+  const auto context_length = models::read_context_length(config.model.path);
   if (largest_shape.tokens > context_length.tokens) {
     result.push_back(fmt::format(
         "a sample of {} tokens is longer than the model's context of {} ({}); it is used for training, but "
@@ -243,6 +239,19 @@ std::vector<std::string> SyntheticSamples::list_remarks() const {
         format_with_commas(largest_shape.tokens), format_with_commas(context_length.tokens), context_length.key));
   }
   return result;
+}
+
+}  // namespace
+
+SyntheticSamples make_synthetic_samples(const PlanArguments& arguments, const train::Config& config) {
+  const auto variants = make_sample_variants(arguments.samples, config);
+  const auto accepted_variants = select_accepted_variants(variants);
+  auto limits = make_limits(variants, arguments, config);
+  if (accepted_variants.size() < variants.size() && !drops_rejected_variants(config, variants))
+    throw make_rejection_error(variants, limits);
+  return {.workload = make_workload(accepted_variants, arguments, config),
+          .limits = std::move(limits),
+          .remarks = list_remarks(variants, arguments, config)};
 }
 
 }  // namespace vlmtrain::app

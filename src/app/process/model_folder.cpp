@@ -71,24 +71,16 @@ std::string PresetFolder::replace_temporary_paths(std::string text) const {
   return text;
 }
 
-void call_with_model_folder(
-    train::Config config, const std::string& tokenizer,
-    const std::function<void(const train::Config& config, const PresetFolder* preset_folder)>& callback) {
-  const std::string model = config.model.path;
-  if (std::filesystem::exists(model)) {
-    if (!tokenizer.empty()) {
-      throw usage_error("--tokenizer: {} is a folder, whose tokenizer.json is used; omit the option", model);
-    }
-    callback(config, nullptr);
-    return;
+ModelFolder::ModelFolder(std::string model, const std::string& tokenizer) : model_(std::move(model)) {
+  if (!std::filesystem::exists(model_)) {
+    preset_ = std::make_unique<PresetFolder>(model_, tokenizer);
+  } else if (!tokenizer.empty()) {
+    throw usage_error("--tokenizer: {} is a folder, whose tokenizer.json is used; omit the option", model_);
   }
-  const PresetFolder preset_folder(model, tokenizer);
-  config.model.path = preset_folder.path().string();
-  try {
-    callback(config, &preset_folder);
-  } catch (const UserError& error) {
-    throw UserError(error.code(), preset_folder.replace_temporary_paths(error.what()));
-  }
+}
+
+std::string ModelFolder::path() const {
+  return preset_ ? preset_->path().string() : model_;
 }
 
 }  // namespace vlmtrain::app

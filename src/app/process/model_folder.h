@@ -1,12 +1,12 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {
 
@@ -48,13 +48,32 @@ class PresetFolder {
   TemporaryFolder folder_;
 };
 
-/// Calls `callback` with a `config` whose model.path is a folder. If model.path names a preset, it
-/// becomes a temporary folder, `preset_folder`, which exists during the call; otherwise
-/// `preset_folder` is null. A UserError of `callback` is passed on with the preset's name in place
-/// of the folder. Throws UserError (kUsage) if `tokenizer` (see PresetFolder) is given without a
-/// preset.
-void call_with_model_folder(
-    train::Config config, const std::string& tokenizer,
-    const std::function<void(const train::Config& config, const PresetFolder* preset_folder)>& callback);
+/// The folder of a model: an existing one or, for the name of a preset, a PresetFolder.
+class ModelFolder {
+ public:
+  /// `model` is a folder or the name of a preset. Throws the exceptions of PresetFolder, and UserError
+  /// (kUsage) if `tokenizer` (see PresetFolder) is given without a preset.
+  ModelFolder(std::string model, const std::string& tokenizer);
+
+  std::string path() const;
+  /// Returns null if the model is an existing folder.
+  const PresetFolder* preset() const { return preset_.get(); }
+
+  /// Returns the result of `function`. A UserError is passed on with the preset's name in place of the
+  /// temporary folder.
+  template <class Function>
+  auto name_in_errors(const Function& function) const {
+    try {
+      return function();
+    } catch (const UserError& error) {
+      if (!preset_) throw;
+      throw UserError(error.code(), preset_->replace_temporary_paths(error.what()));
+    }
+  }
+
+ private:
+  std::string model_;
+  std::unique_ptr<PresetFolder> preset_;
+};
 
 }  // namespace vlmtrain::app

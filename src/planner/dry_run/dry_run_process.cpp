@@ -116,6 +116,11 @@ DryRunProcess::DryRunProcess(const Job& job, const VirtualGpu& gpu)
 
 DryRunProcess::~DryRunProcess() = default;
 
+const BackendTraits& DryRunProcess::traits() const {
+  static constexpr BackendTraits kTraits;
+  return kTraits;
+}
+
 void DryRunProcess::set_job(const Job& job) {
   for (size_t worker = 0; worker < child_process_->num_workers(); ++worker)
     child_process_->send({{"job", job}}, worker);

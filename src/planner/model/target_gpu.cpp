@@ -33,13 +33,6 @@ constexpr int64_t kMaxContextMultiple = 2;
 /// (src/memory/gpu_list.h).
 constexpr int64_t kLazyLoadedKernelBytes = 208 * kMiB;
 
-// NCCL's buffers. Per channel and peer, it allocates 512 KiB, 4.7 MiB and 4 MiB for the protocols
-// LL, LL128 and Simple (NCCL's init.cc). A rank has two peers in a ring. The number of channels
-// depends on the links; 16 is common within a machine. Not measured.
-constexpr int64_t kNcclBytesPerChannelAndPeer = 9'650'000;
-constexpr int64_t kNumNcclChannels = 16;
-constexpr int64_t kNumRingPeers = 2;
-
 /// The GPU that represents all GPUs up to a nominal size in GiB.
 struct GpuSizeClass {
   double max_gib;
@@ -243,34 +236,6 @@ TargetGpu make_target_gpu(const memory::DeviceProperties& device) {
           .other_process_bytes = is_only_process ? 0 : used_bytes - table_context_bytes,
           .num_multiprocessors = device.num_multiprocessors,
           .device_name = device.name};
-}
-
-double get_margin_percent(MemoryMode mode) {
-  switch (mode) {
-    // The values are documented in memory.mode. Chosen without measurement.
-    case MemoryMode::kConservative:
-      return 10;
-    case MemoryMode::kBalanced:
-      return 5;
-    case MemoryMode::kAggressive:
-      return 2;
-  }
-  throw InternalError("unknown memory mode");
-}
-
-MemoryLimit compute_memory_limit(const TargetGpu& target, MemoryMode mode, std::optional<double> limit_gigabytes,
-                                 int64_t world_size) {
-  MemoryLimit limit;
-  limit.allowed_gpu_bytes = std::max<int64_t>(0, target.memory_bytes - target.other_process_bytes);
-  if (limit_gigabytes)
-    limit.allowed_gpu_bytes = std::min(limit.allowed_gpu_bytes, static_cast<int64_t>(*limit_gigabytes * 1e9));
-  limit.context_bytes = target.context_bytes;
-  if (world_size > 1) limit.communication_bytes = kNcclBytesPerChannelAndPeer * kNumNcclChannels * kNumRingPeers;
-  limit.margin_percent = get_margin_percent(mode);
-  limit.margin_bytes = std::llround(static_cast<double>(limit.allowed_gpu_bytes) * limit.margin_percent / 100);
-  limit.limit_bytes = std::max<int64_t>(
-      0, limit.allowed_gpu_bytes - limit.context_bytes - limit.communication_bytes - limit.margin_bytes);
-  return limit;
 }
 
 VirtualGpu make_virtual_gpu(const TargetGpu& target) {

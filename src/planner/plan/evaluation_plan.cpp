@@ -3,18 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <functional>
+#include <memory>
 #include <span>
 
-#include "planner/dry_run/cpu_dry_run.h"
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 
 namespace vlmtrain::planner {
 
 namespace {
-
-/// A function that dry-runs batches and returns the peaks of each.
-using DryRunBatchesFunction = std::function<std::vector<StepPeaks>(const std::vector<EvaluationBatch>&)>;
 
 /// Returns the first samples of each of request.worst_batches, as many as the plan's batch size.
 std::vector<EvaluationBatch> make_evaluation_batches(const EvaluationRequest& request, const EvaluationPlan& plan) {
@@ -48,7 +44,7 @@ std::vector<EvaluationPlan> list_candidate_plans(const EvaluationRequest& reques
   return candidate_plans;
 }
 
-StepPeaks compute_max_peaks(const std::vector<StepPeaks>& all_peaks) {
+StepPeaks compute_max_peaks(std::span<const StepPeaks> all_peaks) {
   StepPeaks max;
   for (const auto& peaks : all_peaks) {
     max.allocated_bytes = std::max(max.allocated_bytes, peaks.allocated_bytes);
@@ -57,24 +53,40 @@ StepPeaks compute_max_peaks(const std::vector<StepPeaks>& all_peaks) {
   return max;
 }
 
-using Clock = std::chrono::steady_clock;
+/// Dry-runs the candidates of a request.
+class CandidateDryRun {
+ public:
+  explicit CandidateDryRun(const EvaluationRequest& request)
+      : request_(request), backend_(make_backend(request.job, request.target)) {}
 
-/// Returns the first plan that is accepted, or the last one. Dry-runs the plans one by one.
-EvaluationPlan find_evaluation_plan(const EvaluationRequest& request, Clock::time_point start,
-                                    const DryRunBatchesFunction& dry_run) {
-  std::optional<EvaluationPlan> best_plan;
-  for (EvaluationPlan plan : list_candidate_plans(request)) {
-    plan.peaks = compute_max_peaks(dry_run(make_evaluation_batches(request, plan)));
-    plan.fits = plan.peaks.reserved_bytes <= request.limit_bytes;
-    const bool is_smallest_batch_size = plan.batch_size == 1 || request.batch_size;
-    const bool is_accepted =
-        plan.peaks.reserved_bytes <= request.target_reserved_bytes || (is_smallest_batch_size && plan.fits);
-    best_plan = plan;
-    if (is_accepted) break;
+  /// Sets the peaks of `candidates`, starting at `first`: of one with a cheap backend, otherwise of
+  /// all in one dry run, since building the model and the training steps take longer than the
+  /// evaluations.
+  void measure(std::vector<EvaluationPlan>& candidates, size_t first) {
+    if (first < num_measured_) return;
+    const size_t end = backend_->traits().is_cheap ? first + 1 : candidates.size();
+    DryRunRequest dry_run_request{.step_config = request_.training_step_config.value_or(StepConfig{}),
+                                  .steps = {},
+                                  .with_training = request_.training_step_config.has_value()};
+    // Two steps, since the second one needs more memory than the first. A cheap backend keeps the
+    // training state.
+    if (request_.training_step_config && first == 0) dry_run_request.steps.assign(2, request_.training_samples);
+    for (size_t i = first; i < end; ++i) {
+      for (auto& batch : make_evaluation_batches(request_, candidates[i]))
+        dry_run_request.evaluation_batches.push_back(std::move(batch));
+    }
+    const auto peaks = backend_->dry_run(dry_run_request).evaluation_peaks;
+    const size_t num_batches = request_.worst_batches.size();
+    for (size_t i = first; i < end; ++i)
+      candidates[i].peaks = compute_max_peaks(std::span(peaks).subspan((i - first) * num_batches, num_batches));
+    num_measured_ = end;
   }
-  best_plan->seconds = std::chrono::duration<double>(Clock::now() - start).count();
-  return *best_plan;
-}
+
+ private:
+  const EvaluationRequest& request_;
+  std::unique_ptr<Backend> backend_;
+  size_t num_measured_ = 0;
+};
 
 }  // namespace
 
@@ -87,42 +99,21 @@ nlohmann::ordered_json EvaluationPlan::to_json() const {
           {"fits", fits}};
 }
 
-EvaluationPlan plan_evaluation(const EvaluationRequest& request, const VirtualGpu& gpu) {
-  const auto start = Clock::now();
-  DryRunProcess process(request.job, gpu);
-  DryRunRequest dry_run_request{.step_config = request.training_step_config.value_or(StepConfig{}),
-                                .steps = {},
-                                .with_training = request.training_step_config.has_value()};
-  // Two steps, since the second one needs more memory than the first.
-  if (request.training_step_config) dry_run_request.steps.assign(2, request.training_samples);
-  // All plans are in one request, since building the model and the training steps take longer than
-  // the evaluations. `find_evaluation_plan` then reads the peaks in the same order.
-  const auto candidate_plans = list_candidate_plans(request);
-  std::vector<EvaluationBatch> candidate_batches;
-  for (const auto& plan : candidate_plans) {
-    auto batches = make_evaluation_batches(request, plan);
-    candidate_batches.insert(candidate_batches.end(), batches.begin(), batches.end());
+EvaluationPlan plan_evaluation(const EvaluationRequest& request) {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<EvaluationPlan> candidates = list_candidate_plans(request);
+  CandidateDryRun dry_run(request);
+  size_t chosen = 0;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    chosen = i;
+    dry_run.measure(candidates, i);
+    EvaluationPlan& plan = candidates[i];
+    plan.fits = plan.peaks.reserved_bytes <= request.limit_bytes;
+    const bool is_smallest_batch_size = plan.batch_size == 1 || request.batch_size;
+    if (plan.peaks.reserved_bytes <= request.target_reserved_bytes || (is_smallest_batch_size && plan.fits)) break;
   }
-  dry_run_request.evaluation_batches = candidate_batches;
-  const auto peaks = process.dry_run(dry_run_request).evaluation_peaks;
-  size_t next = 0;
-  return find_evaluation_plan(request, start, [&](const std::vector<EvaluationBatch>& batches) {
-    const auto first = peaks.begin() + static_cast<std::ptrdiff_t>(next);
-    next += batches.size();
-    return std::vector(first, first + std::ssize(batches));
-  });
-}
-
-EvaluationPlan plan_cpu_evaluation(const EvaluationRequest& request) {
-  const auto start = Clock::now();
-  CpuDryRun dry_run(request.job, CpuDryRun::Detail::kNone, request.training_step_config.has_value());
-  if (request.training_step_config) dry_run.step(*request.training_step_config, request.training_samples);
-  return find_evaluation_plan(request, start, [&](const std::vector<EvaluationBatch>& batches) {
-    std::vector<StepPeaks> peaks;
-    peaks.reserve(batches.size());
-    for (const auto& batch : batches) peaks.push_back(dry_run.evaluate(batch));
-    return peaks;
-  });
+  candidates[chosen].seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return candidates[chosen];
 }
 
 }  // namespace vlmtrain::planner

@@ -1,24 +1,11 @@
 #include "planner/plan/plan_json.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::planner {
-
-namespace {
-
-nlohmann::ordered_json make_suggestions_json(const std::vector<Suggestion>& suggestions) {
-  auto list = nlohmann::ordered_json::array();
-  for (const auto& suggestion : suggestions) {
-    list.push_back(
-        {{"text", suggestion.text()},
-         {"makes_it_fit", suggestion.makes_plan_fit},
-         {"arguments", suggestion.arguments},
-         {"total_bytes", suggestion.total_bytes > 0 ? nlohmann::ordered_json(suggestion.total_bytes) : nullptr}});
-  }
-  return list;
-}
-
-}  // namespace
 
 nlohmann::ordered_json make_recompute_blocks_json(const models::RecomputeBlockCounts& blocks) {
   nlohmann::ordered_json json{{"language_blocks", blocks.language},
@@ -28,6 +15,9 @@ nlohmann::ordered_json make_recompute_blocks_json(const models::RecomputeBlockCo
   return json;
 }
 
+namespace {
+
+/// Returns the bytes of each component at the peak, under keys such as "weights_bytes".
 nlohmann::ordered_json make_peak_bytes_json(const memory::MemoryPeak& peak) {
   using memory::Component;
   const auto bytes = [&](Component component) { return peak.bytes_by_component[static_cast<size_t>(component)]; };
@@ -47,27 +37,41 @@ nlohmann::ordered_json make_peak_bytes_json(const memory::MemoryPeak& peak) {
           {"input_bytes", input}};
 }
 
-nlohmann::ordered_json make_plan_summary_json(const PlanSummary& summary) {
-  const data::SampleShape& largest = summary.worst_batch.shapes.front();
-  const std::string& id = summary.worst_batch.first_sample_id;
-  const auto& packed = summary.workload.packing;
+nlohmann::ordered_json make_suggestions_json(const std::vector<Suggestion>& suggestions) {
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& suggestion : suggestions) {
+    list.push_back(
+        {{"text", suggestion.text()},
+         {"makes_it_fit", suggestion.makes_plan_fit},
+         {"arguments", suggestion.arguments},
+         {"total_bytes", suggestion.total_bytes > 0 ? nlohmann::ordered_json(suggestion.total_bytes) : nullptr}});
+  }
+  return list;
+}
+
+/// Returns the fields of all plans.
+nlohmann::ordered_json make_common_json(const Plan& plan) {
+  const data::SampleShape& largest = plan.worst_batch.shapes.front();
+  const std::string& id = plan.worst_batch.first_sample_id;
+  const auto& packed = plan.workload.packing;
   nlohmann::ordered_json json{
-      {"fits", summary.fits},
-      {"model", summary.model},
-      {"precision", engine::to_string(summary.job.precision)},
-      {"optimizer_states", engine::to_string(summary.job.optimizer.state_dtype)},
-      {"finetune", summary.job.lora ? "lora" : "full"},
-      {"quantization", nn::to_string(summary.job.quantization)},
-      {"micro_batch_size", summary.step_config.micro_batch_size},
-      {"gradient_accumulation_steps", summary.workload.samples_per_rank() / summary.step_config.micro_batch_size},
-      {"global_batch_size", summary.workload.global_batch_size},
+      {"fits", plan.fits},
+      {"model", plan.model},
+      {"precision", engine::to_string(plan.job.precision)},
+      {"optimizer_states", engine::to_string(plan.job.optimizer.state_dtype)},
+      {"finetune", plan.job.lora ? "lora" : "full"},
+      {"quantization", nn::to_string(plan.job.quantization)},
+      {"micro_batch_size", plan.best_estimate.step_config.micro_batch_size},
+      {"gradient_accumulation_steps",
+       plan.workload.samples_per_rank() / plan.best_estimate.step_config.micro_batch_size},
+      {"global_batch_size", plan.workload.global_batch_size},
       {"samples_per_pack", packed ? nlohmann::ordered_json(packed->mean_samples_per_pack) : nullptr},
-      {"world_size", summary.workload.world_size},
-      {"sharding", engine::to_string(summary.job.sharding)},
-      {"recompute", make_recompute_blocks_json(summary.step_config.recompute)},
-      {"blocks", make_recompute_blocks_json({summary.detail.num_vision_blocks, summary.detail.num_language_blocks})},
-      {"vision_tiles_per_pass", summary.step_config.vision_tiles_per_pass},
-      {"loss_chunk_rows", summary.step_config.loss_chunk_rows},
+      {"world_size", plan.workload.world_size},
+      {"sharding", engine::to_string(plan.job.sharding)},
+      {"recompute", make_recompute_blocks_json(plan.best_estimate.step_config.recompute)},
+      {"blocks", make_recompute_blocks_json({plan.detail.num_vision_blocks, plan.detail.num_language_blocks})},
+      {"vision_tiles_per_pass", plan.best_estimate.step_config.vision_tiles_per_pass},
+      {"loss_chunk_rows", plan.best_estimate.step_config.loss_chunk_rows},
       {"tokens_per_sample", largest.tokens},
       {"tiles_per_sample", largest.pixel_rows},
       {"images_per_sample", largest.num_images},
@@ -76,14 +80,163 @@ nlohmann::ordered_json make_plan_summary_json(const PlanSummary& summary) {
       {"volumes_per_sample", largest.num_volumes},
       {"label_tokens_per_sample", largest.label_tokens},
       {"worst_sample", id.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(id)},
-      {"mode", to_string(summary.mode)},
-      {"parameters", summary.detail.num_parameters},
-      {"trained_parameters", summary.detail.num_trainable_parameters},
-      {"suggestions", make_suggestions_json(summary.suggestions)},
-      {"dry_runs", summary.planning_stats.num_dry_runs},
-      {"dry_run_seconds", summary.planning_stats.dry_run_seconds},
-      {"plan_seconds", summary.planning_stats.seconds}};
+      {"mode", to_string(plan.mode)},
+      {"parameters", plan.detail.num_parameters},
+      {"trained_parameters", plan.detail.num_trainable_parameters},
+      {"suggestions", make_suggestions_json(plan.suggestions)},
+      {"dry_runs", plan.planning_stats.num_dry_runs},
+      {"dry_run_seconds", plan.planning_stats.dry_run_seconds},
+      {"plan_seconds", plan.planning_stats.seconds}};
   io::add_field_aliases(json, {{"dry_runs", "rehearsals"}, {"dry_run_seconds", "rehearsal_seconds"}});
+  return json;
+}
+
+nlohmann::ordered_json make_estimate_json(const StepEstimate& estimate, const Plan& plan) {
+  nlohmann::ordered_json json{
+      {"micro_batch_size", estimate.step_config.micro_batch_size},
+      {"gradient_accumulation_steps", plan.workload.samples_per_rank() / estimate.step_config.micro_batch_size},
+      {"recompute", make_recompute_blocks_json(estimate.step_config.recompute)},
+      {"vision_tiles_per_pass", estimate.step_config.vision_tiles_per_pass},
+      {"loss_chunk_rows", estimate.step_config.loss_chunk_rows},
+      {"copies_ahead", estimate.step_config.copies_ahead},
+      {"reserved_peak_bytes", estimate.peaks.reserved_bytes},
+      {"total_bytes", plan.total_bytes(estimate)},
+      {"step_seconds", estimate.step_seconds},
+      {"tokens_per_second", estimate.tokens_per_second},
+      {"fits", estimate.fits},
+      {"from_dry_run", estimate.is_from_dry_run}};
+  io::add_field_aliases(json, {{"from_dry_run", "rehearsed"}});
+  return json;
+}
+
+nlohmann::ordered_json make_gpu_memory_json(const Plan& plan) {
+  const StepPeaks peaks = plan.peaks();
+  auto json = make_peak_bytes_json(plan.detail.peak);
+  json.update(
+      {{"workspace_bytes", plan.detail.peak.bytes_by_component[static_cast<size_t>(memory::Component::kWorkspace)]},
+       {"context_bytes", plan.limit.context_bytes},
+       {"communication_bytes", plan.limit.communication_bytes},
+       {"allocated_peak_bytes", peaks.allocated_bytes},
+       {"reserved_peak_bytes", peaks.reserved_bytes},
+       {"total_bytes", plan.total_bytes()},
+       {"fragmentation_bytes", peaks.reserved_bytes - peaks.allocated_bytes},
+       {"context_measured", plan.gpu().is_context_measured}});
+  return json;
+}
+
+nlohmann::ordered_json make_peak_json(const memory::MemoryPeak& peak) {
+  return {{"during", memory::to_string(peak.tag.component)},
+          {"block", peak.tag.block < 0 ? nlohmann::ordered_json() : nlohmann::ordered_json(peak.tag.block)},
+          {"pass", peak.is_backward ? "backward" : "forward"}};
+}
+
+nlohmann::ordered_json make_cost_json(const OperationCost& cost) {
+  nlohmann::ordered_json json{{"matmul_operations", cost.matmul_flops},
+                              {"attention_operations", cost.attention_flops},
+                              {"bytes_moved", cost.bytes_moved},
+                              {"launches", cost.num_kernel_launches},
+                              {"seconds", cost.seconds}};
+  io::add_field_aliases(json, {{"matmul_operations", "product_operations"}});
+  return json;
+}
+
+nlohmann::ordered_json make_average_step_json(const AverageStepEstimate& average, const Plan& plan) {
+  auto samples = nlohmann::ordered_json::array();
+  int64_t tokens = 0;
+  for (const auto& [shape, count] : average.samples) {
+    samples.push_back({{"samples", count},
+                       {"images", shape.num_images + shape.num_volumes},
+                       {"video_frames", shape.video_frames},
+                       {"tokens", shape.tokens}});
+    tokens += count * shape.tokens;
+  }
+  return {{"samples", samples},
+          {"tokens_per_sample", static_cast<double>(tokens) / static_cast<double>(plan.workload.samples_per_rank())},
+          {"allocated_peak_bytes", average.peaks.allocated_bytes},
+          {"reserved_peak_bytes", average.peaks.reserved_bytes},
+          {"step_seconds", average.step_seconds},
+          {"tokens_per_second", average.tokens_per_second},
+          {"samples_per_second", average.samples_per_second}};
+}
+
+/// Returns the object `ranks` of plan.json, the rank with the highest peak first; null if it is
+/// empty.
+nlohmann::ordered_json make_rank_steps_json(std::vector<RankStepPeaks> steps) {
+  if (steps.empty()) return nullptr;
+  std::ranges::stable_sort(steps, std::greater{}, [](const RankStepPeaks& step) { return step.peaks.reserved_bytes; });
+  auto json = nlohmann::ordered_json::array();
+  for (const auto& step : steps) {
+    nlohmann::ordered_json step_json{{"rank", step.rank},
+                                     {"sampled_step", step.sampled_step_index},
+                                     {"allocated_peak_bytes", step.peaks.allocated_bytes},
+                                     {"reserved_peak_bytes", step.peaks.reserved_bytes}};
+    io::add_field_aliases(step_json, {{"sampled_step", "drawn_step"}});
+    json.push_back(std::move(step_json));
+  }
+  return json;
+}
+
+/// Adds the fields of plans for GPUs.
+void add_gpu_fields(const Plan& plan, nlohmann::ordered_json& json) {
+  auto alternatives_json = nlohmann::ordered_json::array();
+  for (const auto& estimate : plan.alternatives) alternatives_json.push_back(make_estimate_json(estimate, plan));
+  json.update(
+      {{"expandable_segments", plan.best_estimate.step_config.expandable_segments},
+       {"copies_ahead", plan.best_estimate.step_config.copies_ahead},
+       {"gpu", plan.gpu().description},
+       {"gpu_bytes", plan.limit.allowed_bytes},
+       {"other_processes_bytes", plan.gpu().other_process_bytes},
+       {"margin_bytes", plan.limit.margin_bytes},
+       {"margin_percent", plan.limit.margin_percent},
+       {"limit_bytes", plan.limit.limit_bytes},
+       {"memory", make_gpu_memory_json(plan)},
+       {"peak", make_peak_json(plan.detail.peak)},
+       {"step_seconds", plan.best_estimate.step_seconds},
+       {"tokens_per_second", plan.best_estimate.tokens_per_second},
+       {"dry_run_step_cost", make_cost_json(plan.costs->total)},
+       {"predicted",
+        "step_seconds and tokens_per_second are computed from counted operations and data sheets, not measured"},
+       {"alternatives", alternatives_json},
+       {"split", plan.split ? plan.split->to_json() : nullptr}});
+  io::add_field_aliases(json, {{"gpu", "card"},
+                               {"gpu_bytes", "card_bytes"},
+                               {"other_processes_bytes", "others_bytes"},
+                               {"dry_run_step_cost", "rehearsed_step_cost"},
+                               {"split", "cut"}});
+  if (plan.average_step_estimate) json["average"] = make_average_step_json(*plan.average_step_estimate, plan);
+  json["communication"] = plan.communication_estimate ? plan.communication_estimate->to_json() : nullptr;
+  json["ranks"] = make_rank_steps_json(plan.rank_step_peaks);
+}
+
+/// Adds the fields of plans for a host.
+void add_host_fields(const Plan& plan, nlohmann::ordered_json& json) {
+  const StepPeaks peaks = plan.peaks();
+  auto memory = make_peak_bytes_json(plan.detail.peak);
+  memory.update({{"allocated_peak_bytes", peaks.allocated_bytes},
+                 {"total_bytes", plan.total_bytes()},
+                 {"fragmentation_bytes", peaks.reserved_bytes - peaks.allocated_bytes},
+                 {"process_bytes", plan.limit.process_bytes},
+                 {"prefetched_samples_bytes", plan.limit.decoded_samples_bytes},
+                 {"libraries_bytes", plan.limit.library_bytes}});
+  io::add_field_aliases(memory, {{"prefetched_samples_bytes", "samples_ahead_bytes"}});
+  json.update({{"device", "cpu"},
+               {"split", plan.split ? plan.split->to_json() : nullptr},
+               {"available_bytes", plan.limit.allowed_bytes},
+               {"available_limited_by", plan.limit.limit_source},
+               {"margin_bytes", plan.limit.margin_bytes},
+               {"margin_percent", plan.limit.margin_percent},
+               {"limit_bytes", plan.limit.limit_bytes},
+               {"memory", memory}});
+  io::add_field_aliases(json,
+                        {{"split", "cut"}, {"available_bytes", "room_bytes"}, {"available_limited_by", "room_bound"}});
+}
+
+}  // namespace
+
+nlohmann::ordered_json Plan::to_json() const {
+  auto json = make_common_json(*this);
+  std::holds_alternative<TargetGpu>(target) ? add_gpu_fields(*this, json) : add_host_fields(*this, json);
+  if (evaluation) json["evaluation"] = evaluation->to_json();
   return json;
 }
 

@@ -46,7 +46,7 @@ std::string remove_all_savings(SavingsState& state, const PlanRequest& /*request
 }
 
 std::string enable_16_bit_precision(SavingsState& state, const PlanRequest& request) {
-  const bool has_bf16 = supports_precision(*request.target.gpu, engine::Precision::kBf16);
+  const bool has_bf16 = supports_precision(*request.gpu().gpu, engine::Precision::kBf16);
   Job& job = state.request.job;
   job = make_job_with_precision(std::move(job), has_bf16 ? engine::Precision::kBf16 : engine::Precision::kFp16);
   return {};
@@ -108,8 +108,11 @@ void fill_savings_row(const SavingsState& state, const Plan& full_plan, SavingsR
     row.best_estimate = plan.best_estimate;
     row.best_total_bytes = plan.total_bytes();
   }
-  PlanEvaluator evaluator(state.request.job, state.request.target, state.request.workload, plan.limit.limit_bytes);
-  for (const auto& candidate : state.request.workload.worst_batches) evaluator.add_worst_case(candidate);
+  PlanEvaluator evaluator({.job = state.request.job,
+                           .target = state.request.target,
+                           .workload = state.request.workload,
+                           .limit_bytes = plan.limit.limit_bytes,
+                           .worst_cases = PlanEvaluator::WorstCases::kAll});
   row.single_sample_estimate = evaluator.dry_run(make_single_sample_config(state, plan.detail));
   row.single_sample_bytes = full_plan.total_bytes(row.single_sample_estimate);
 }

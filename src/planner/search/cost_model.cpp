@@ -4,8 +4,6 @@
 #include <cmath>
 #include <limits>
 
-#include "vlmtrain/base/error.h"
-
 namespace vlmtrain::planner {
 
 namespace {
@@ -25,14 +23,25 @@ double compute_forward_backward_seconds(const StepCosts& costs) {
   return costs.total.seconds - costs.optimizer.seconds;
 }
 
+/// Returns the costs of a micro-batch in units of a block's forward pass, for backends that predict
+/// no times. A micro-batch takes less than a unit in addition, so that recomputing a block takes
+/// longer than any number of micro-batches.
+StepCosts make_unit_costs(const models::RecomputeBlockCounts& blocks, int64_t samples) {
+  constexpr double kForwardAndBackwardUnits = 3;
+  constexpr double kMicroBatchUnits = 0.5;
+  StepCosts costs;
+  costs.vision_blocks_forward.seconds = static_cast<double>(samples * blocks.vision);
+  costs.language_blocks_forward.seconds = static_cast<double>(samples * blocks.language);
+  costs.total.seconds =
+      kForwardAndBackwardUnits * (costs.vision_blocks_forward.seconds + costs.language_blocks_forward.seconds) +
+      kMicroBatchUnits;
+  return costs;
+}
+
 }  // namespace
 
-CostModel::CostModel(const ProbeResults& probe_results) {
-  VLMTRAIN_CHECK(probe_results.one_sample_result.costs && probe_results.one_sample_result.detail,
-                 "the first probe must have costs and detail");
-  const StepCosts& costs = *probe_results.one_sample_result.costs;
-  num_vision_blocks_ = probe_results.one_sample_result.detail->num_vision_blocks;
-  num_language_blocks_ = probe_results.one_sample_result.detail->num_language_blocks;
+CostModel::CostModel(const ProbeResults& probe_results) : blocks_(probe_results.blocks) {
+  const StepCosts costs = probe_results.one_sample_result.costs.value_or(make_unit_costs(blocks_, 1));
   one_sample_bytes_ = get_reserved_bytes(probe_results.one_sample_result);
   one_sample_seconds_ = compute_forward_backward_seconds(costs);
   optimizer_seconds_ = costs.optimizer.seconds;
@@ -43,20 +52,21 @@ CostModel::CostModel(const ProbeResults& probe_results) {
     return RecomputeEffect{saved_bytes / static_cast<double>(blocks), forward_seconds / static_cast<double>(blocks)};
   };
   vision_recompute_effect_ =
-      make_recompute_effect(probe_results.vision, num_vision_blocks_, costs.vision_blocks_forward.seconds);
+      make_recompute_effect(probe_results.vision, blocks_.vision, costs.vision_blocks_forward.seconds);
   language_recompute_effect_ =
-      make_recompute_effect(probe_results.language, num_language_blocks_, costs.language_blocks_forward.seconds);
-  if (probe_results.language_selective && num_language_blocks_ > 0) {
+      make_recompute_effect(probe_results.language, blocks_.language, costs.language_blocks_forward.seconds);
+  if (probe_results.language_selective && blocks_.language > 0) {
     const double attention_bytes = std::max(
         0.0, get_reserved_bytes(*probe_results.language_selective) - get_reserved_bytes(*probe_results.language));
-    const auto blocks = static_cast<double>(num_language_blocks_);
+    const auto blocks = static_cast<double>(blocks_.language);
     attention_recompute_effect_ = {attention_bytes / blocks, costs.language_attention_forward.seconds / blocks};
   }
   bytes_per_extra_sample_ =
       probe_results.two_samples ? get_reserved_bytes(*probe_results.two_samples) - one_sample_bytes_ : 0;
   seconds_per_extra_sample_ =
       probe_results.two_samples
-          ? compute_forward_backward_seconds(*probe_results.two_samples->costs) - one_sample_seconds_
+          ? compute_forward_backward_seconds(probe_results.two_samples->costs.value_or(make_unit_costs(blocks_, 2))) -
+                one_sample_seconds_
           : 0;
 }
 
@@ -126,20 +136,20 @@ std::vector<models::RecomputeBlockCounts> CostModel::make_recompute_order() cons
   };
   // Stages of the language model: whole blocks, or blocks without attention and then their
   // attention.
-  const RecomputeStage full_block_stage{num_language_blocks_, language_recompute_effect_,
+  const RecomputeStage full_block_stage{blocks_.language, language_recompute_effect_,
                                         [](models::RecomputeBlockCounts& blocks) { ++blocks.language; }};
   const RecomputeStage selective_block_stage{
-      num_language_blocks_,
+      blocks_.language,
       {language_recompute_effect_.saved_bytes - attention_recompute_effect_.saved_bytes,
        language_recompute_effect_.seconds - attention_recompute_effect_.seconds},
       [](models::RecomputeBlockCounts& blocks) {
         ++blocks.language;
         ++blocks.language_selective;
       }};
-  const RecomputeStage attention{num_language_blocks_, attention_recompute_effect_,
+  const RecomputeStage attention{blocks_.language, attention_recompute_effect_,
                                  [](models::RecomputeBlockCounts& blocks) { --blocks.language_selective; }};
   std::vector<RecomputeStage> stages{
-      {num_vision_blocks_, vision_recompute_effect_, [](models::RecomputeBlockCounts& blocks) { ++blocks.vision; }}};
+      {blocks_.vision, vision_recompute_effect_, [](models::RecomputeBlockCounts& blocks) { ++blocks.vision; }}};
   if (attention_recompute_effect_.seconds > 0 && is_cheaper(selective_block_stage, attention)) {
     stages.push_back(selective_block_stage);
     stages.push_back(attention);

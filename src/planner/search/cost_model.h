@@ -11,9 +11,11 @@ namespace vlmtrain::planner {
 
 /// The probes that a CostModel is fitted to: short dry runs of one micro-batch.
 struct ProbeResults {
-  /// One sample without recomputation. Has costs and detail.
+  models::RecomputeBlockCounts blocks;  ///< of the model
+  /// One sample without recomputation. Has costs if the backend predicts times. Otherwise a forward
+  /// pass of a block takes one unit of time, a backward pass two, and a micro-batch less than one.
   DryRunResult one_sample_result;
-  /// Two samples without recomputation. Has costs. nullopt if a rank has only one sample per step.
+  /// Two samples without recomputation. nullopt if a rank has only one sample per step.
   std::optional<DryRunResult> two_samples;
   /// One sample with all blocks of the vision tower recomputed. nullopt if the sample has no
   /// images.
@@ -64,8 +66,7 @@ class CostModel {
 
   double predict_uncorrected_bytes(int64_t micro_batch_size, const models::RecomputeBlockCounts& recompute) const;
 
-  int64_t num_vision_blocks_;
-  int64_t num_language_blocks_;
+  models::RecomputeBlockCounts blocks_;
   double one_sample_bytes_;
   double bytes_per_extra_sample_;
   RecomputeEffect vision_recompute_effect_;

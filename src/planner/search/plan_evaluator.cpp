@@ -14,9 +14,8 @@ namespace {
 /// Sizes of the smaller batches before the two worst ones, as fractions of the worst. Not tuned.
 constexpr double kMediumBatchFraction = 0.6;
 constexpr double kSmallBatchFraction = 0.3;
-/// Maximum number of micro-batches in a dry-run step. Further ones repeat the second one.
-constexpr int64_t kMaxDryRunStepMicroBatches = 2;
-/// The same for an average step, whose micro-batches differ. Not tuned.
+/// Maximum number of micro-batches in a dry run of an average step, whose micro-batches differ. Not
+/// tuned.
 constexpr int64_t kMaxAverageStepMicroBatches = 32;
 
 /// Returns the error for samples that exceed the memory of the virtual GPU.
@@ -62,12 +61,36 @@ std::vector<SampleGroup> scale_sample_sizes(std::vector<SampleGroup> groups, dou
 
 }  // namespace
 
-PlanEvaluator::PlanEvaluator(const Job& job, const TargetGpu& target, const Workload& workload, int64_t limit_bytes)
-    : job_(job),
-      workload_(workload),
-      interconnect_(make_interconnect(*target.gpu, workload.world_size, workload.num_nodes, workload.network_gbit)),
-      limit_bytes_(limit_bytes),
-      process_(job, make_virtual_gpu(target)) {}
+PlanEvaluator::PlanEvaluator(Settings settings) : settings_(std::move(settings)) {
+  const Workload& workload = settings_.workload;
+  if (const auto* const gpu = std::get_if<TargetGpu>(&settings_.target))
+    interconnect_ = make_interconnect(*gpu->gpu, workload.world_size, workload.num_nodes, workload.network_gbit);
+  backend_ = make_backend(settings_.job, settings_.target);
+  if (settings_.worst_cases == WorstCases::kAll || traits().is_cheap) {
+    worst_cases_ = workload.worst_batches;
+  } else {
+    worst_cases_.push_back(find_heaviest_batch());
+  }
+}
+
+const SampleBatch& PlanEvaluator::find_heaviest_batch() {
+  const std::vector<SampleBatch>& candidates = settings_.workload.worst_batches;
+  const StepConfig step_config{.recompute = {}, .expandable_segments = settings_.expandable_segments};
+  size_t heaviest_batch_index = 0;
+  int64_t max_bytes = 0;
+  for (size_t i = 0; candidates.size() > 1 && i < candidates.size(); ++i) {
+    if (i + 1 < candidates.size()) prefetch_probe(step_config, candidates[i + 1]);
+    const int64_t bytes = probe(step_config, candidates[i]).compute_max_peaks().reserved_bytes;
+    if (bytes > max_bytes) heaviest_batch_index = i;
+    max_bytes = std::max(max_bytes, bytes);
+  }
+  return candidates[heaviest_batch_index];
+}
+
+int64_t PlanEvaluator::max_micro_batch_size() const {
+  const auto* const host = std::get_if<TargetHost>(&settings_.target);
+  return host == nullptr ? settings_.workload.samples_per_rank() : host->max_micro_batch_size;
+}
 
 void PlanEvaluator::add_worst_case(const SampleBatch& batch) {
   worst_cases_.push_back(batch);
@@ -75,7 +98,7 @@ void PlanEvaluator::add_worst_case(const SampleBatch& batch) {
 }
 
 DryRunResult PlanEvaluator::run_request(const DryRunRequest& request) {
-  DryRunResult result = process_.dry_run(request);
+  DryRunResult result = backend_->dry_run(request);
   ++planning_stats_.num_dry_runs;
   planning_stats_.dry_run_seconds += result.seconds;
   if (!result.collectives.gradient_reductions.empty()) collectives_ = result.collectives;
@@ -83,22 +106,27 @@ DryRunResult PlanEvaluator::run_request(const DryRunRequest& request) {
 }
 
 int64_t PlanEvaluator::compute_num_dry_run_micro_batches(const StepConfig& step_config) const {
-  return std::min(kMaxDryRunStepMicroBatches, workload_.samples_per_rank() / step_config.micro_batch_size);
+  return std::min(traits().num_distinct_micro_batches,
+                  settings_.workload.samples_per_rank() / step_config.micro_batch_size);
 }
 
 DryRunRequest PlanEvaluator::make_full_request(const StepConfig& step_config, const SampleBatch& batch) const {
   const int64_t samples = compute_num_dry_run_micro_batches(step_config) * step_config.micro_batch_size;
   const auto worst_samples = take_samples(batch, samples);
-  const auto micro_batch = take_samples(batch, step_config.micro_batch_size);
-  return {.step_config = step_config,
-          .steps = {scale_sample_sizes(micro_batch, kMediumBatchFraction), worst_samples,
-                    scale_sample_sizes(micro_batch, kSmallBatchFraction), worst_samples},
-          .with_costs = true,
-          .with_detail = true};
+  DryRunRequest request{.step_config = step_config,
+                        .steps = {worst_samples},
+                        .with_costs = traits().predicts_time,
+                        .with_detail = !traits().is_detail_expensive};
+  if (traits().fragments_memory) {
+    const auto micro_batch = take_samples(batch, step_config.micro_batch_size);
+    request.steps = {scale_sample_sizes(micro_batch, kMediumBatchFraction), worst_samples,
+                     scale_sample_sizes(micro_batch, kSmallBatchFraction), worst_samples};
+  }
+  return request;
 }
 
 double PlanEvaluator::compute_step_seconds(const StepConfig& step_config, const StepCosts& costs) const {
-  const int64_t num_micro_batches = workload_.samples_per_rank() / step_config.micro_batch_size;
+  const int64_t num_micro_batches = settings_.workload.samples_per_rank() / step_config.micro_batch_size;
   const auto micro_batches = static_cast<double>(num_micro_batches);
   const double micro_batch_seconds = (costs.total.seconds - costs.optimizer.seconds) /
                                      static_cast<double>(compute_num_dry_run_micro_batches(step_config));
@@ -108,22 +136,23 @@ double PlanEvaluator::compute_step_seconds(const StepConfig& step_config, const 
 
 CommunicationEstimate PlanEvaluator::predict_communication(double micro_batch_seconds,
                                                            int64_t num_micro_batches) const {
-  return estimate_communication(interconnect_, collectives_, micro_batch_seconds, num_micro_batches);
+  if (!interconnect_) return {};
+  return estimate_communication(*interconnect_, collectives_, micro_batch_seconds, num_micro_batches);
 }
 
 double PlanEvaluator::compute_tokens_per_step(const SampleBatch& batch) const {
   double tokens = 0;
-  for (const auto& group : take_samples(batch, workload_.samples_per_rank())) {
+  for (const auto& group : take_samples(batch, settings_.workload.samples_per_rank())) {
     tokens += static_cast<double>(group.shape.tokens * group.count);
   }
-  return tokens * static_cast<double>(workload_.world_size);
+  return tokens * static_cast<double>(settings_.workload.world_size);
 }
 
 CommunicationEstimate PlanEvaluator::predict_communication(const StepConfig& step_config) const {
   const StepCosts& costs = *find_evaluated_config(step_config)->result.costs;
   return predict_communication((costs.total.seconds - costs.optimizer.seconds) /
                                    static_cast<double>(compute_num_dry_run_micro_batches(step_config)),
-                               workload_.samples_per_rank() / step_config.micro_batch_size);
+                               settings_.workload.samples_per_rank() / step_config.micro_batch_size);
 }
 
 std::vector<PlanEvaluator::EvaluatedConfig>::const_iterator PlanEvaluator::find_evaluated_config(
@@ -147,16 +176,18 @@ StepEstimate PlanEvaluator::dry_run(const StepConfig& step_config) {
   if (const StepEstimate* const estimate = find(step_config)) return *estimate;
   std::optional<EvaluatedConfig> largest;
   for (size_t i = 0; i < worst_cases_.size(); ++i) {
-    if (i + 1 < worst_cases_.size()) process_.prefetch(make_full_request(step_config, worst_cases_[i + 1]));
+    if (i + 1 < worst_cases_.size()) backend_->prefetch(make_full_request(step_config, worst_cases_[i + 1]));
     DryRunResult result = run_request(make_full_request(step_config, worst_cases_[i]));
     if (result.ran_out_of_memory) throw make_samples_too_large_error(worst_cases_[i], step_config);
     if (largest && result.compute_max_peaks().reserved_bytes <= largest->estimate.peaks.reserved_bytes) continue;
     StepEstimate estimate{.step_config = step_config, .peaks = result.compute_max_peaks()};
-    estimate.step_seconds = compute_step_seconds(step_config, *result.costs);
-    estimate.tokens_per_second = compute_tokens_per_step(worst_cases_[i]) / estimate.step_seconds;
-    estimate.fits = estimate.peaks.reserved_bytes <= limit_bytes_;
+    if (result.costs) {
+      estimate.step_seconds = compute_step_seconds(step_config, *result.costs);
+      estimate.tokens_per_second = compute_tokens_per_step(worst_cases_[i]) / estimate.step_seconds;
+    }
+    estimate.fits = estimate.peaks.reserved_bytes <= settings_.limit_bytes;
     estimate.is_from_dry_run = true;
-    largest = EvaluatedConfig{estimate, std::move(result), i};
+    largest = EvaluatedConfig{estimate, std::move(result), i, !traits().is_detail_expensive};
   }
   evaluated_configs_.push_back(std::move(*largest));
   return evaluated_configs_.back().estimate;
@@ -176,11 +207,11 @@ DryRunResult PlanEvaluator::probe(const StepConfig& step_config, ProbeDetail det
 }
 
 DryRunRequest PlanEvaluator::make_probe_request(const StepConfig& step_config, const SampleBatch& batch,
-                                                ProbeDetail detail) {
+                                                ProbeDetail detail) const {
   return {.step_config = step_config,
           .steps = {take_samples(batch, step_config.micro_batch_size)},
-          .with_costs = detail != ProbeDetail::kPeaksOnly,
-          .with_detail = detail == ProbeDetail::kWithCostsAndDetail};
+          .with_costs = detail != ProbeDetail::kPeaksOnly && traits().predicts_time,
+          .with_detail = detail == ProbeDetail::kWithCostsAndDetail && !traits().is_detail_expensive};
 }
 
 DryRunResult PlanEvaluator::probe(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail) {
@@ -190,7 +221,7 @@ DryRunResult PlanEvaluator::probe(const StepConfig& step_config, const SampleBat
 }
 
 void PlanEvaluator::prefetch(const StepConfig& step_config) {
-  if (find(step_config) == nullptr) process_.prefetch(make_full_request(step_config, worst_cases_.front()));
+  if (find(step_config) == nullptr) backend_->prefetch(make_full_request(step_config, worst_cases_.front()));
 }
 
 void PlanEvaluator::prefetch_probe(const StepConfig& step_config, ProbeDetail detail) {
@@ -198,16 +229,20 @@ void PlanEvaluator::prefetch_probe(const StepConfig& step_config, ProbeDetail de
 }
 
 void PlanEvaluator::prefetch_probe(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail) {
-  process_.prefetch(make_probe_request(step_config, batch, detail));
+  backend_->prefetch(make_probe_request(step_config, batch, detail));
 }
 
 const DryRunResult& PlanEvaluator::get_dry_run_result(const StepConfig& step_config, bool with_timeline) {
   const auto entry = evaluated_configs_.begin() + (find_evaluated_config(step_config) - evaluated_configs_.cbegin());
   VLMTRAIN_CHECK(entry != evaluated_configs_.end(), "the StepConfig has not been dry-run");
+  DryRunRequest request = make_full_request(step_config, worst_cases_[entry->batch]);
   if (with_timeline && entry->result.detail->timeline.empty()) {
-    DryRunRequest request = make_full_request(step_config, worst_cases_[entry->batch]);
     request.with_timeline = true;
     entry->result = run_request(request);
+  } else if (traits().is_detail_expensive && !entry->has_detail) {
+    request.with_detail = true;
+    entry->result = backend_->dry_run(request);  // not counted: repeats a counted dry run
+    entry->has_detail = true;
   }
   return entry->result;
 }
@@ -256,7 +291,7 @@ AverageStepEstimate PlanEvaluator::dry_run_average_step(const StepConfig& step_c
       predict_communication(micro_batch_seconds,
                             std::llround(extrapolation_factor * forward_backward_seconds / micro_batch_seconds))
           .exposed_seconds;
-  const auto num_ranks = static_cast<double>(workload_.world_size);
+  const auto num_ranks = static_cast<double>(settings_.workload.world_size);
   average_step_estimate.tokens_per_second = num_ranks * tokens / average_step_estimate.step_seconds;
   average_step_estimate.samples_per_second = num_ranks * num_samples / average_step_estimate.step_seconds;
   return average_step_estimate;
@@ -264,7 +299,7 @@ AverageStepEstimate PlanEvaluator::dry_run_average_step(const StepConfig& step_c
 
 std::optional<int64_t> PlanEvaluator::measure_reserved_bytes(const Job& job, const StepConfig& step_config,
                                                              const std::vector<SampleBatch>& worst_batches) {
-  process_.set_job(job);
+  backend_->set_job(job);
   std::optional<int64_t> max_bytes = 0;
   for (const auto& candidate : worst_batches) {
     DryRunRequest request = make_full_request(step_config, candidate);
@@ -276,7 +311,7 @@ std::optional<int64_t> PlanEvaluator::measure_reserved_bytes(const Job& job, con
     }
     max_bytes = std::max(*max_bytes, result.compute_max_peaks().reserved_bytes);
   }
-  process_.set_job(job_);
+  backend_->set_job(settings_.job);
   return max_bytes;
 }
 
@@ -285,12 +320,12 @@ int64_t get_min_micro_batch_size(const StepConstraints& constraints) {
 }
 
 std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constraints, const Workload& workload,
-                                                const models::RecomputeBlockCounts& blocks) {
+                                                const models::RecomputeBlockCounts& blocks, int64_t loss_chunk_rows) {
   StepConfig step_config{
       .micro_batch_size = get_min_micro_batch_size(constraints),
       .recompute = constraints.recompute.is_auto() ? blocks : constraints.recompute.resolve_block_counts(blocks),
       .vision_tiles_per_pass = constraints.vision_tiles_per_pass.value_or(0),
-      .loss_chunk_rows = constraints.loss_chunk_rows.value_or(1),
+      .loss_chunk_rows = constraints.loss_chunk_rows.value_or(loss_chunk_rows),
       .expandable_segments = constraints.expandable_segments,
       .copies_ahead = false};
   std::vector<StepConfig> min_memory_configs{step_config};

@@ -1,35 +1,56 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 
-/// Dry-runs StepConfigs for a planning request in a child process, and keeps the results. The
-/// virtual GPU reports the target's size but has no limit, so that a StepConfig that does not fit
-/// shows how much memory it needs. Not thread-safe.
+/// Dry-runs StepConfigs for a planning request and keeps the results. Dry runs have no memory limit,
+/// so that a StepConfig that does not fit shows how much memory it needs. Not thread-safe.
 ///
-/// All methods that dry-run throw the exceptions of DryRunProcess, and UserError (kDoesNotFit) if
+/// All methods that dry-run throw the exceptions of the backend, and UserError (kDoesNotFit) if
 /// the samples exceed the memory of any GPU, unless stated otherwise.
 class PlanEvaluator {
  public:
-  /// Starts the child process. `limit_bytes` is the limit of reserved bytes for StepEstimate::fits.
-  PlanEvaluator(const Job& job, const TargetGpu& target, const Workload& workload, int64_t limit_bytes);
+  /// The batches of the workload that StepConfigs have to fit at first.
+  enum class WorstCases {
+    kHeaviest,  ///< the one whose first sample needs the most memory; all if the backend is cheap
+    kAll
+  };
+
+  struct Settings {
+    Job job;
+    PlanTarget target;
+    Workload workload;
+    int64_t limit_bytes = 0;          ///< limit of reserved bytes for StepEstimate::fits
+    bool expandable_segments = true;  ///< StepConfig::expandable_segments of probes of kHeaviest
+    WorstCases worst_cases = WorstCases::kHeaviest;
+  };
+
+  /// Starts the backend, and dry-runs a sample of each batch if it has to find the heaviest one.
+  explicit PlanEvaluator(Settings settings);
+
+  const BackendTraits& traits() const { return backend_->traits(); }
+  /// See Backend::find_model_sizes().
+  std::optional<Backend::ModelSizes> find_model_sizes() { return backend_->find_model_sizes(); }
+
+  /// Returns the largest micro-batch size to try, unless constraints set one.
+  int64_t max_micro_batch_size() const;
 
   /// Adds a batch that StepConfigs have to fit. Discards the results of earlier dry runs, except
   /// for probes.
   void add_worst_case(const SampleBatch& batch);
-  /// Returns the first worst case, which probes use. REQUIRES: add_worst_case() was called.
+  /// Returns the first worst case, which probes use.
   const SampleBatch& first_worst_case() const { return worst_cases_.front(); }
+  int64_t num_worst_cases() const { return std::ssize(worst_cases_); }
 
-  /// Returns the estimate of a StepConfig. Unless it has been dry-run, dry-runs four steps for each
-  /// worst case: two of its samples, each after a step of smaller samples, since changing sizes
-  /// fragment memory. A step has at most two micro-batches, since further ones repeat the second.
-  /// The estimate is that of the worst case with the highest peak. REQUIRES: add_worst_case() was
-  /// called.
+  /// Returns the estimate of a StepConfig. Unless it has been dry-run, dry-runs steps of each worst
+  /// case. If the backend fragments memory, these are four: two of its samples, each after a step of
+  /// smaller samples. The estimate is that of the worst case with the highest peak.
   StepEstimate dry_run(const StepConfig& step_config);
 
   /// The optional fields of a probe's DryRunResult. All results have peaks.
@@ -60,15 +81,15 @@ class PlanEvaluator {
   /// add_worst_case().
   std::vector<const StepEstimate*> list_estimates() const;
 
-  /// Returns the result of a StepConfig with the worst case that has the highest peak. If
-  /// `with_timeline` and it has no timeline, dry-runs it again. Valid until the next call of
-  /// dry_run() or add_worst_case(). REQUIRES: the StepConfig has been dry-run.
+  /// Returns the result of a StepConfig with the worst case that has the highest peak. Dry-runs it
+  /// again if `with_timeline` and it has no timeline, or if it has no detail. Valid until the next
+  /// call of dry_run() or add_worst_case(). REQUIRES: the StepConfig has been dry-run.
   const DryRunResult& get_dry_run_result(const StepConfig& step_config, bool with_timeline);
   /// Returns the worst case with the highest peak. Valid until the next call of add_worst_case().
   /// REQUIRES: the StepConfig has been dry-run.
   const SampleBatch& get_worst_case(const StepConfig& step_config) const;
 
-  /// Dry-runs four steps as dry_run() does, with a batch that need not be a worst case, and returns
+  /// Dry-runs steps as dry_run() does, with a batch that need not be a worst case, and returns
   /// the reserved peak. Does not throw if it exceeds the memory of any GPU, but returns an
   /// incomplete peak.
   int64_t measure_reserved_bytes(const StepConfig& step_config, const SampleBatch& batch);
@@ -103,7 +124,8 @@ class PlanEvaluator {
   struct EvaluatedConfig {
     StepEstimate estimate;
     DryRunResult result;
-    size_t batch;  ///< index in worst_cases_
+    size_t batch;     ///< index in worst_cases_
+    bool has_detail;  ///< the detail of `result` is complete
   };
 
   /// A probe of first_worst_case().
@@ -113,31 +135,30 @@ class PlanEvaluator {
     DryRunResult result;
   };
 
+  const SampleBatch& find_heaviest_batch();
   DryRunRequest make_full_request(const StepConfig& step_config, const SampleBatch& batch) const;
-  static DryRunRequest make_probe_request(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail);
+  DryRunRequest make_probe_request(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail) const;
   std::vector<Probe>::const_iterator find_probe(const StepConfig& step_config, ProbeDetail detail) const;
   int64_t compute_num_dry_run_micro_batches(const StepConfig& step_config) const;
   double compute_step_seconds(const StepConfig& step_config, const StepCosts& costs) const;
   std::vector<EvaluatedConfig>::const_iterator find_evaluated_config(const StepConfig& step_config) const;
 
-  Job job_;
-  Workload workload_;
-  Interconnect interconnect_;
-  int64_t limit_bytes_;
+  Settings settings_;
+  std::optional<Interconnect> interconnect_;  // of GPUs
+  std::unique_ptr<Backend> backend_;
   StepCollectives collectives_;  // of the last dry run that had any
   std::vector<SampleBatch> worst_cases_;
-  DryRunProcess process_;
   std::vector<EvaluatedConfig> evaluated_configs_;
   std::vector<Probe> probes_;  // stay valid, since first_worst_case() does not change
   PlanningStats planning_stats_;
 };
 
 /// Returns the one or two StepConfigs that may need the least memory within the constraints: the
-/// smallest micro-batch, all blocks recomputed, one row per loss chunk. If samples have images,
-/// there are two: all tiles in one vision pass, and one tile per pass. Small passes may increase
-/// fragmentation by more than they save. `blocks` is the number of blocks of the model.
+/// smallest micro-batch, all blocks recomputed, `loss_chunk_rows` rows per loss chunk. If samples
+/// have images, there are two: all tiles in one vision pass, and one tile per pass. Small passes may
+/// increase fragmentation by more than they save. `blocks` is the number of blocks of the model.
 std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constraints, const Workload& workload,
-                                                const models::RecomputeBlockCounts& blocks);
+                                                const models::RecomputeBlockCounts& blocks, int64_t loss_chunk_rows);
 
 /// Dry-runs a job with the configs, in order, and returns the lowest reserved peak. Stops at the
 /// first config within `limit_bytes`. Also stops if the lowest peak so far exceeds `give_up_bytes`,

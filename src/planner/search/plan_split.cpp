@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <tuple>
 #include <utility>
+#include <variant>
 
-#include "planner/dry_run/cpu_dry_run.h"
 #include "planner/search/config_search.h"
 #include "planner/search/split_plan_learner.h"
 #include "vlmtrain/planner/job.h"
@@ -15,11 +15,11 @@ namespace vlmtrain::planner {
 
 namespace {
 
-/// Dry runs in the child process of a PlanEvaluator.
-class GpuMicroBatchDryRun final : public MicroBatchDryRun {
+/// Dry runs in the backend of a PlanEvaluator.
+class EvaluatorMicroBatchDryRun final : public MicroBatchDryRun {
  public:
   /// `evaluator` must outlive the object.
-  GpuMicroBatchDryRun(PlanEvaluator& evaluator, const StepConfig& step_config)
+  EvaluatorMicroBatchDryRun(PlanEvaluator& evaluator, const StepConfig& step_config)
       : evaluator_(evaluator), step_config_(step_config) {}
 
   std::vector<int64_t> measure_reserved_peak_bytes(const std::vector<SampleShapeList>& micro_batches) override {
@@ -27,12 +27,13 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
     // The first step of a run allocates the optimizer state.
     request.steps.push_back(group_samples(micro_batches.front()));
     request.micro_batch_splits.push_back(engine::split_in_order({std::ssize(micro_batches.front())}));
-    // Two equal micro-batches, as in PlanEvaluator::dry_run(): further ones repeat the second.
+    // Equal micro-batches, as in PlanEvaluator::dry_run().
+    const auto copies = static_cast<size_t>(evaluator_.traits().num_distinct_micro_batches);
     for (const SampleShapeList& micro_batch : micro_batches) {
-      SampleShapeList doubled_micro_batch = micro_batch;
-      doubled_micro_batch.insert(doubled_micro_batch.end(), micro_batch.begin(), micro_batch.end());
-      request.steps.push_back(group_samples(doubled_micro_batch));
-      request.micro_batch_splits.push_back(engine::split_in_order({std::ssize(micro_batch), std::ssize(micro_batch)}));
+      SampleShapeList step;
+      for (size_t i = 0; i < copies; ++i) step.insert(step.end(), micro_batch.begin(), micro_batch.end());
+      request.steps.push_back(group_samples(step));
+      request.micro_batch_splits.push_back(engine::split_in_order(std::vector(copies, std::ssize(micro_batch))));
     }
     const DryRunResult result = evaluator_.run_request(request);
     // Steps after one that ran out of memory have no result.
@@ -48,8 +49,8 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
     DryRunRequest request{.step_config = step_config_,
                           .steps = {},
                           .micro_batch_splits = splits,
-                          .with_costs = true,
-                          .with_step_seconds = true};
+                          .with_costs = evaluator_.traits().predicts_time,
+                          .with_step_seconds = evaluator_.traits().predicts_time};
     for (const SampleShapeList& step : steps) request.steps.push_back(group_samples(step));
     DryRunResult result = evaluator_.run_request(request);
     double num_micro_batches = 0, seconds = 0;
@@ -76,12 +77,19 @@ class GpuMicroBatchDryRun final : public MicroBatchDryRun {
 };
 
 /// Returns false in the cases in which plan_split() does nothing.
-bool should_plan_split(const Plan& plan) {
+bool should_plan_split(const Plan& plan, const PlanEvaluator& evaluator) {
   if (plan.constraints.micro_batch_size || plan.workload.sampled_steps.empty() || plan.workload.samples_per_rank() == 1)
     return false;
   const StepConfig& best_config = plan.best_estimate.step_config;
-  return plan.workload.packing || best_config.micro_batch_size < plan.workload.samples_per_rank() ||
-         best_config.recompute != models::RecomputeBlockCounts{};
+  const int64_t max_micro_batch_size = std::min(evaluator.max_micro_batch_size(), plan.workload.samples_per_rank());
+  return plan.workload.packing || best_config.micro_batch_size < max_micro_batch_size ||
+         (evaluator.traits().predicts_time && best_config.recompute != models::RecomputeBlockCounts{});
+}
+
+/// Returns the maximum number of samples in a micro-batch of a split; 0: no limit.
+int64_t get_max_split_samples(const Plan& plan) {
+  const auto* const host = std::get_if<TargetHost>(&plan.target);
+  return host == nullptr ? 0 : host->max_micro_batch_size;
 }
 
 int64_t compute_midpoint(int64_t a, int64_t b) {
@@ -92,17 +100,17 @@ int64_t compute_midpoint(int64_t a, int64_t b) {
 std::vector<models::RecomputeBlockCounts> list_candidate_recompute_counts(const Plan& plan, PlanEvaluator& evaluator) {
   const StepConfig& best_config = plan.best_estimate.step_config;
   std::vector<models::RecomputeBlockCounts> candidate_recompute_counts;
-  if (!plan.constraints.recompute.is_auto()) return {best_config.recompute};
+  if (!plan.constraints.recompute.is_auto() || !evaluator.traits().predicts_time) return {best_config.recompute};
   const auto add = [&candidate_recompute_counts](const models::RecomputeBlockCounts& blocks) {
     if (std::ranges::find(candidate_recompute_counts, blocks) == candidate_recompute_counts.end())
       candidate_recompute_counts.push_back(blocks);
   };
   StepConstraints single_sample_constraints = plan.constraints;
   single_sample_constraints.micro_batch_size = 1;
-  const auto single_sample_estimate =
-      ConfigSearch(evaluator, plan.workload, single_sample_constraints, plan.limit.limit_bytes).find();
+  const StepConfigSearchResult single_sample =
+      search_step_config(evaluator, plan.workload, single_sample_constraints, plan.limit.limit_bytes);
   const models::RecomputeBlockCounts min_memory_recompute_counts =
-      single_sample_estimate ? single_sample_estimate->step_config.recompute : best_config.recompute;
+      single_sample.fits ? single_sample.estimate.step_config.recompute : best_config.recompute;
   const models::RecomputeBlockCounts total_block_counts{.vision = plan.detail.num_vision_blocks,
                                                         .language = plan.detail.num_language_blocks};
   add(min_memory_recompute_counts);
@@ -132,25 +140,26 @@ void set_best_estimate(Plan& plan, const StepEstimate& estimate) {
 
 }  // namespace
 
-void plan_split(Plan& plan, PlanEvaluator& evaluator, const CostModel& cost_model) {
-  if (!should_plan_split(plan)) return;
+void plan_split(Plan& plan, PlanEvaluator& evaluator, const std::optional<CostModel>& cost_model) {
+  if (!should_plan_split(plan, evaluator)) return;
   const SplitPlanRequest split_request{
       .sampled_steps = find_heaviest_rank_steps(plan.workload),
       .worst_steps = make_worst_steps(plan.workload),
       .initial_table = {.vision_tiles_per_pass = plan.best_estimate.step_config.vision_tiles_per_pass,
                         .loss_chunk_rows = plan.best_estimate.step_config.loss_chunk_rows,
-                        .limit_bytes = plan.limit.limit_bytes}};
+                        .limit_bytes = plan.limit.limit_bytes,
+                        .max_samples = get_max_split_samples(plan)}};
   const auto samples_per_step = static_cast<double>(plan.workload.samples_per_rank());
   models::RecomputeBlockCounts best_recompute_counts = plan.best_estimate.step_config.recompute;
   for (const auto& blocks : list_candidate_recompute_counts(plan, evaluator)) {
     const bool is_slower_in_one_micro_batch =
-        plan.split && cost_model.predict_step_seconds(1, samples_per_step, blocks) >=
-                          cost_model.predict_step_seconds(plan.split->mean_micro_batches_per_step, samples_per_step,
-                                                          best_recompute_counts);
+        plan.split && cost_model->predict_step_seconds(1, samples_per_step, blocks) >=
+                          cost_model->predict_step_seconds(plan.split->mean_micro_batches_per_step, samples_per_step,
+                                                           best_recompute_counts);
     if (is_slower_in_one_micro_batch) continue;
     StepConfig step_config = plan.best_estimate.step_config;
     step_config.recompute = blocks;
-    GpuMicroBatchDryRun dry_run(evaluator, step_config);
+    EvaluatorMicroBatchDryRun dry_run(evaluator, step_config);
     const SplitPlan split = learn_split_plan(dry_run, split_request);
     if (plan.split && split.samples_per_second <= plan.split->samples_per_second) continue;
     plan.split = split;
@@ -161,80 +170,14 @@ void plan_split(Plan& plan, PlanEvaluator& evaluator, const CostModel& cost_mode
   if (best_recompute_counts != plan.best_estimate.step_config.recompute) {
     StepConstraints constraints = plan.constraints;
     constraints.recompute = RecomputeOption::from_block_counts(best_recompute_counts);
-    ConfigSearch search(evaluator, plan.workload, constraints, plan.limit.limit_bytes);
-    if (const auto estimate = search.find()) {
-      set_best_estimate(plan, *estimate);
+    const StepConfigSearchResult search =
+        search_step_config(evaluator, plan.workload, constraints, plan.limit.limit_bytes);
+    if (search.fits) {
+      set_best_estimate(plan, search.estimate);
     } else {
       plan.split.reset();
     }
   }
-}
-
-namespace {
-
-/// Dry runs on the meta device.
-class CpuMicroBatchDryRun final : public MicroBatchDryRun {
- public:
-  /// Adds the number and duration of dry runs to `planning_stats`, which must outlive the object.
-  CpuMicroBatchDryRun(const Job& job, StepConfig step_config, PlanningStats& planning_stats)
-      : dry_run_(job), step_config_(step_config), planning_stats_(planning_stats) {}
-
-  std::vector<int64_t> measure_reserved_peak_bytes(const std::vector<SampleShapeList>& micro_batches) override {
-    std::vector<int64_t> bytes;
-    bytes.reserve(micro_batches.size());
-    // The first step of a run allocates the optimizer state.
-    if (!std::exchange(has_optimizer_state_, true))
-      step(micro_batches.front(), engine::split_in_order({std::ssize(micro_batches.front())}));
-    for (const SampleShapeList& micro_batch : micro_batches)
-      bytes.push_back(step(micro_batch, engine::split_in_order({std::ssize(micro_batch)})).reserved_bytes);
-    return bytes;
-  }
-
-  StepResults run_steps(const std::vector<SampleShapeList>& steps,
-                        const std::vector<engine::MicroBatchSplit>& splits) override {
-    StepResults results;
-    for (size_t i = 0; i < steps.size(); ++i) {
-      const StepPeaks peaks = step(steps[i], splits[i]);
-      if (peaks.reserved_bytes > results.peaks.reserved_bytes) results.peaks = peaks;
-    }
-    return results;
-  }
-
- private:
-  StepPeaks step(const SampleShapeList& samples, engine::MicroBatchSplit split) {
-    engine::StepLayout layout = make_step_layout(step_config_, samples);
-    layout.split = std::move(split);
-    const DryRunResult result = dry_run_.step(layout, group_samples(samples));
-    ++planning_stats_.num_dry_runs;
-    planning_stats_.dry_run_seconds += result.seconds;
-    return result.compute_max_peaks();
-  }
-
-  CpuDryRun dry_run_;
-  StepConfig step_config_;
-  PlanningStats& planning_stats_;
-  bool has_optimizer_state_ = false;
-};
-
-}  // namespace
-
-void plan_cpu_split(const CpuPlanRequest& request, CpuPlan& plan) {
-  const Workload& workload = request.workload;
-  if (request.constraints.micro_batch_size || workload.sampled_steps.empty()) return;
-  const int64_t max_micro_batch_size = std::min(request.max_micro_batch_size, workload.samples_per_rank());
-  if (plan.step_config.micro_batch_size >= max_micro_batch_size && !workload.packing) return;
-  const SplitPlanRequest split_request{
-      .sampled_steps = find_heaviest_rank_steps(workload),
-      .worst_steps = make_worst_steps(workload),
-      .initial_table = {.vision_tiles_per_pass = plan.step_config.vision_tiles_per_pass,
-                        .loss_chunk_rows = plan.step_config.loss_chunk_rows,
-                        .limit_bytes = plan.limit.available_tensor_bytes,
-                        .max_samples = request.max_micro_batch_size}};
-  CpuMicroBatchDryRun dry_run(request.job, plan.step_config, plan.planning_stats);
-  plan.split = learn_split_plan(dry_run, split_request);
-  if (plan.split->peaks.reserved_bytes <= plan.needed_bytes()) return;
-  plan.peak_bytes = plan.split->peaks.allocated_bytes;
-  plan.malloc_cached_bytes = plan.split->peaks.reserved_bytes - plan.split->peaks.allocated_bytes;
 }
 
 }  // namespace vlmtrain::planner

@@ -20,7 +20,8 @@ class MicroBatchDryRun {
   MicroBatchDryRun& operator=(const MicroBatchDryRun&) = delete;
 
   /// Returns for each micro-batch the reserved peak, in bytes, of a step that starts with an empty
-  /// allocator cache and consists of copies of the micro-batch: two on a GPU, one on the CPU.
+  /// allocator cache and consists of copies of the micro-batch
+  /// (BackendTraits::num_distinct_micro_batches).
   /// REQUIRES: micro_batches is not empty.
   virtual std::vector<int64_t> measure_reserved_peak_bytes(const std::vector<SampleShapeList>& micro_batches) = 0;
 

@@ -13,8 +13,7 @@
 
 namespace vlmtrain::planner {
 
-/// Interface that evaluates changes of a plan that does not fit, for a GPU or a CPU. Not
-/// thread-safe.
+/// Interface that evaluates changes of a plan that does not fit. Not thread-safe.
 class ChangeEvaluator {
  public:
   /// The parts of the planning request that suggestions depend on. All references must outlive the
@@ -49,8 +48,7 @@ class ChangeEvaluator {
   /// Returns the plan of the request with other constraints, or nullopt if it does not fit.
   virtual std::optional<RelaxedPlan> replan(const StepConstraints& constraints) = 0;
 
-  /// Returns the limit of the memory that dry runs measure: reserved bytes on a GPU, tensors on a
-  /// CPU.
+  /// Returns the limit of the memory that dry runs measure (MemoryLimit::limit_bytes).
   virtual int64_t limit_bytes() const = 0;
   /// Returns dry-run memory plus memory that dry runs do not measure, such as the CUDA context.
   virtual int64_t total_bytes(int64_t bytes) const = 0;

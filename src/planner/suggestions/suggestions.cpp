@@ -16,7 +16,7 @@ namespace {
 
 /// The removal of a constraint: its configuration key, and the function that removes it.
 struct ConstraintRelaxation {
-  std::string key;
+  std::string_view key;
   void (*relax)(StepConstraints& constraints);
 };
 
@@ -158,7 +158,7 @@ int64_t compute_persistent_bytes(const DryRunDetail& detail) {
 void prepend_relaxations(const std::vector<ConstraintRelaxation>& relaxations, std::vector<Suggestion>& suggestions) {
   std::vector<std::string> arguments;
   arguments.reserve(relaxations.size());
-  for (const auto& relaxation : relaxations) arguments.push_back(relaxation.key + "=auto");
+  for (const auto& relaxation : relaxations) arguments.push_back(fmt::format("{}=auto", relaxation.key));
   for (auto& suggestion : suggestions) {
     suggestion.arguments.insert(suggestion.arguments.begin(), arguments.begin(), arguments.end());
   }

@@ -76,12 +76,12 @@ std::string format_worst_sample(const planner::SampleBatch& worst_batch) {
 }
 
 std::string format_gpu(const planner::Plan& plan) {
-  std::string text = to_printable(plan.target.description);
-  if (plan.target.other_process_bytes > 0) {
-    text += fmt::format(", of which other processes use {}", format_gigabytes(plan.target.other_process_bytes));
+  std::string text = to_printable(plan.gpu().description);
+  if (plan.gpu().other_process_bytes > 0) {
+    text += fmt::format(", of which other processes use {}", format_gigabytes(plan.gpu().other_process_bytes));
   }
-  if (plan.limit.allowed_gpu_bytes < plan.target.memory_bytes - plan.target.other_process_bytes) {
-    text += fmt::format(", of which {} are allowed ({})", format_gigabytes(plan.limit.allowed_gpu_bytes),
+  if (plan.limit.allowed_bytes < plan.gpu().memory_bytes - plan.gpu().other_process_bytes) {
+    text += fmt::format(", of which {} are allowed ({})", format_gigabytes(plan.limit.allowed_bytes),
                         keys::memory::kLimitGb);
   }
   return text;
@@ -94,7 +94,7 @@ std::string format_memory_margin(const planner::Plan& plan) {
 
 std::string format_cuda_context(const planner::Plan& plan) {
   std::string text = fmt::format("{} for CUDA outside PyTorch's memory{}", format_gigabytes(plan.limit.context_bytes),
-                                 plan.target.is_context_measured ? "" : " (not measured)");
+                                 plan.gpu().is_context_measured ? "" : " (not measured)");
   if (plan.limit.communication_bytes > 0) {
     text += fmt::format(", {} for NCCL (estimated)", format_gigabytes(plan.limit.communication_bytes));
   }
@@ -118,7 +118,7 @@ std::string format_communication(const planner::Plan& plan) {
   return text +
          fmt::format("; in the sampled steps rank {} needs the most memory, {} (the worst step fits on every rank)",
                      peak_rank_step->rank,
-                     format_gigabytes(peak_rank_step->peaks.reserved_bytes + plan.overhead_bytes()));
+                     format_gigabytes(peak_rank_step->peaks.reserved_bytes + plan.limit.overhead_bytes()));
 }
 
 std::string format_step_config(const planner::Plan& plan) {
@@ -126,6 +126,12 @@ std::string format_step_config(const planner::Plan& plan) {
   const std::string vision_pass = has_vision_tower(plan.detail) ? format_vision_pass(plan) + ", " : "";
   return fmt::format("{}loss in chunks of {}{}", vision_pass, pluralize(step_config.loss_chunk_rows, "row"),
                      step_config.expandable_segments ? ", expandable segments" : "");
+}
+
+std::string format_evaluation(const planner::EvaluationPlan& evaluation) {
+  return fmt::format("batches of {}, {} reserved with the training state{}", evaluation.batch_size,
+                     format_gigabytes(evaluation.peaks.reserved_bytes),
+                     evaluation.fits ? "" : "; batches that do not fit are split");
 }
 
 std::string format_memory_component(const memory::MemoryTag& tag) {
@@ -219,6 +225,7 @@ std::vector<PlanFact> list_plan_facts(const planner::Plan& plan) {
                              {"margin", format_memory_margin(plan)},
                              {"context", format_cuda_context(plan)},
                              {"step", format_step_config(plan)}});
+  if (plan.evaluation) facts.push_back({"evaluations", format_evaluation(*plan.evaluation)});
   if (plan.communication_estimate) facts.push_back({"ranks", format_communication(plan)});
   return facts;
 }
@@ -335,16 +342,18 @@ std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan) {
   rows.push_back({"input and other", bytes(Component::kInput) + bytes(Component::kOther)});
   rows.push_back({"workspace", bytes(Component::kWorkspace)});
   rows.push_back({"fragmentation", plan.best_estimate.peaks.reserved_bytes - allocated});
-  rows.push_back({plan.target.is_context_measured ? "context" : "context (not measured)", plan.limit.context_bytes});
+  rows.push_back({plan.gpu().is_context_measured ? "context" : "context (not measured)", plan.limit.context_bytes});
   if (plan.limit.communication_bytes > 0) rows.push_back({"NCCL (estimated)", plan.limit.communication_bytes});
-  const int64_t free_bytes = plan.limit.allowed_gpu_bytes - plan.total_bytes() - plan.limit.margin_bytes;
+  const int64_t evaluation_bytes = plan.total_bytes() - plan.total_bytes(plan.best_estimate);
+  if (plan.evaluation && evaluation_bytes > 0) rows.push_back({"evaluations", evaluation_bytes});
+  const int64_t free_bytes = plan.limit.allowed_bytes - plan.total_bytes() - plan.limit.margin_bytes;
   if (free_bytes >= 0) rows.push_back({"free", free_bytes, Kind::kFree});
   rows.push_back({fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes, Kind::kMargin});
   return rows;
 }
 
 int64_t compute_shortfall_bytes(const planner::Plan& plan) {
-  return std::max<int64_t>(0, plan.total_bytes() + plan.limit.margin_bytes - plan.limit.allowed_gpu_bytes);
+  return std::max<int64_t>(0, plan.total_bytes() + plan.limit.margin_bytes - plan.limit.allowed_bytes);
 }
 
 }  // namespace vlmtrain::report

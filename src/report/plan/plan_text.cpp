@@ -91,11 +91,11 @@ class PlanTextBuilder {
   /// Adds the mark above the bars at the end of the GPU's memory. Bars continue after it if the
   /// plan does not fit.
   void add_gpu_size_marker(const BarScale& scale) {
-    const int end = static_cast<int>(static_cast<double>(plan_.limit.allowed_gpu_bytes) /
+    const int end = static_cast<int>(static_cast<double>(plan_.limit.allowed_bytes) /
                                      static_cast<double>(scale.max_value) * scale.columns);
-    std::string gpu_size_marker = fmt::format("GPU {} |", format_gigabytes(plan_.limit.allowed_gpu_bytes));
+    std::string gpu_size_marker = fmt::format("GPU {} |", format_gigabytes(plan_.limit.allowed_bytes));
     if (end < count_columns(gpu_size_marker))
-      gpu_size_marker = fmt::format("| GPU {}", format_gigabytes(plan_.limit.allowed_gpu_bytes));
+      gpu_size_marker = fmt::format("| GPU {}", format_gigabytes(plan_.limit.allowed_bytes));
     const int indent = gpu_size_marker.front() == '|' ? std::max(0, end - 1) : end - count_columns(gpu_size_marker);
     text_ += colorize(kFaint, fmt::format("{:{}}{}\n", "", kBarIndent + indent, gpu_size_marker));
   }
@@ -237,10 +237,10 @@ std::string format_min_memory_config(const planner::Plan& plan) {
 
 /// Returns the headline of a plan that does not fit.
 std::string format_unfit_headline(const planner::Plan& plan) {
-  const int64_t usable_bytes = plan.limit.allowed_gpu_bytes - plan.limit.margin_bytes;
+  const int64_t usable_bytes = plan.limit.allowed_bytes - plan.limit.margin_bytes;
   const std::string other_processes_clause =
-      plan.target.other_process_bytes > 0
-          ? fmt::format(" (other processes use {} of it)", format_gigabytes(plan.target.other_process_bytes))
+      plan.gpu().other_process_bytes > 0
+          ? fmt::format(" (other processes use {} of it)", format_gigabytes(plan.gpu().other_process_bytes))
           : "";
   return fmt::format(
       "does not fit: {} of {} needs at least {}{} ({}), the GPU has {} after its margin{}; {} are missing",
@@ -279,7 +279,7 @@ std::string format_plan_headline(const planner::Plan& plan) {
                        : fmt::format("global batch {}", workload.global_batch_size);
   std::string text =
       fmt::format("fits: {:.1f} of {:.1f} GB, micro-batch {} x accumulation {}{} = {}",
-                  to_gigabytes(plan.total_bytes()), to_gigabytes(plan.limit.allowed_gpu_bytes),
+                  to_gigabytes(plan.total_bytes()), to_gigabytes(plan.limit.allowed_bytes),
                   plan.best_estimate.step_config.micro_batch_size, plan.gradient_accumulation_steps(), ranks, batch);
   if (plan.split)
     text += fmt::format(" for the largest samples, {:.1f} micro-batches per step on average",

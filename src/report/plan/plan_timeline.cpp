@@ -105,7 +105,7 @@ nlohmann::json make_timeline_data(const planner::Plan& plan, const std::vector<s
           {"events", timeline.size()},
           {"peak_event", find_peak_event_index(timeline)},
           {"limit_bytes", plan.limit.limit_bytes},
-          {"gpu_bytes", plan.limit.allowed_gpu_bytes - overhead_bytes}};
+          {"gpu_bytes", plan.limit.allowed_bytes - overhead_bytes}};
 }
 
 /// Returns table rows: the bytes of each component at the peak, in the order of the layers from top
@@ -141,17 +141,17 @@ std::string make_gpu_rows(const planner::Plan& plan) {
                         escape_html(format_gigabytes(bytes)));
   };
   add("", "reserved by PyTorch", plan.best_estimate.peaks.reserved_bytes);
-  const std::string not_measured_note = plan.target.is_context_measured ? "" : " (not measured)";
+  const std::string not_measured_note = plan.gpu().is_context_measured ? "" : " (not measured)";
   add("", fmt::format("CUDA context{}", not_measured_note), plan.limit.context_bytes);
   if (plan.limit.communication_bytes > 0) add("", "NCCL (estimated)", plan.limit.communication_bytes);
   add(" class=\"total\"", "in use", plan.total_bytes());
   add("", fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes);
   if (plan.fits) {
-    add("", "free", plan.limit.allowed_gpu_bytes - plan.limit.margin_bytes - plan.total_bytes());
+    add("", "free", plan.limit.allowed_bytes - plan.limit.margin_bytes - plan.total_bytes());
   } else {
     add("", "missing", compute_shortfall_bytes(plan));
   }
-  add(" class=\"total\"", "GPU", plan.limit.allowed_gpu_bytes);
+  add(" class=\"total\"", "GPU", plan.limit.allowed_bytes);
   return rows;
 }
 

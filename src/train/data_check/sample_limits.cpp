@@ -70,8 +70,11 @@ void for_each_shape(const data::SampleIndex& samples, const Action& action) {
 /// are the baseline, which is measured once, on first use.
 class SampleLimitEvaluator {
  public:
-  SampleLimitEvaluator(const io::Records& records, const Config& config, const planner::Workload& workload)
-      : records_(records), config_(config), baseline_workload_(workload) {}
+  SampleLimitEvaluator(std::shared_ptr<const io::Records> records, const Config& config,
+                       const planner::Workload& workload)
+      : records_(std::move(records)), config_(config), baseline_workload_(workload) {}
+
+  const Config& config() const { return config_; }
 
   /// Returns the median size of the samples.
   int64_t compute_median_size(int64_t (*get_size)(const data::SampleShape& shape)) {
@@ -137,7 +140,7 @@ class SampleLimitEvaluator {
   int64_t samples_per_step() const { return baseline_workload_.samples_per_rank() * baseline_workload_.world_size; }
 
   std::vector<int64_t> list_all_indices() const {
-    std::vector<int64_t> indices(static_cast<size_t>(records_.size()));
+    std::vector<int64_t> indices(static_cast<size_t>(records_->size()));
     std::iota(indices.begin(), indices.end(), int64_t{0});
     return indices;
   }
@@ -174,13 +177,13 @@ class SampleLimitEvaluator {
   data::SampleIndex measure_samples(const data::DataOptions& options, const std::vector<int64_t>& indices) const {
     const auto processor =
         models::load_processor(config_.model.path, make_processor_settings(options, config_.model.adapter));
-    data::SampleIndex measured_samples{.shapes = data::SampleShapes(records_.size()),
-                                       .ids = TextColumn(records_.size())};
+    data::SampleIndex measured_samples{.shapes = data::SampleShapes(records_->size()),
+                                       .ids = TextColumn(records_->size())};
     data::SampleStream stream(
         [&indices, next = size_t{0}]() mutable -> std::optional<int64_t> {
           return next < indices.size() ? std::optional{indices[next++]} : std::nullopt;
         },
-        [&](int64_t index) { return data::make_header_sample(*processor, records_.at(index), index); },
+        [&](int64_t index) { return data::make_header_sample(*processor, records_->at(index), index); },
         {.num_workers = config_.data.num_workers,
          .max_prefetch_samples = kPrefetchedSamplesPerWorker * config_.data.num_workers});
     while (const auto item = stream.next()) {
@@ -194,8 +197,8 @@ class SampleLimitEvaluator {
     return measured_samples;
   }
 
-  const io::Records& records_;
-  const Config& config_;
+  std::shared_ptr<const io::Records> records_;
+  Config config_;
   planner::Workload baseline_workload_;
   data::SampleIndex baseline_index_;  // without changed settings; only shapes and ids
   std::vector<int64_t> largest_sample_indices_;
@@ -221,13 +224,13 @@ int64_t compute_min_suggested_image_pixels(const planner::Workload& workload) {
   return compute_pixel_granularity(workload) * (has_grids ? kMinImageTokens : 1);
 }
 
-std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records, const Config& config,
+std::vector<planner::SampleLimit> make_sample_limits(std::shared_ptr<const io::Records> records, const Config& config,
                                                      const planner::Workload& workload) {
-  const auto evaluator = std::make_shared<SampleLimitEvaluator>(records, config, workload);
+  const auto evaluator = std::make_shared<SampleLimitEvaluator>(std::move(records), config, workload);
   std::vector<planner::SampleLimit> limits;
   const auto add = [&](planner::SampleLimit limit, auto data::DataOptions::*option) {
-    limit.measure = [evaluator, &config, option](int64_t value, bool all) {
-      data::DataOptions options = config.data;
+    limit.measure = [evaluator, option](int64_t value, bool all) {
+      data::DataOptions options = evaluator->config().data;
       options.*option = value;
       return evaluator->measure_limited_samples(options, all);
     };
@@ -279,8 +282,8 @@ std::vector<planner::SampleLimit> make_sample_limits(const io::Records& records,
                   .measure = {}},
                  count_tokens);
   if (shrinks_samples) {
-    limits.back().measure = [evaluator, &config](int64_t value, bool all) {
-      data::DataOptions options = config.data;
+    limits.back().measure = [evaluator](int64_t value, bool all) {
+      data::DataOptions options = evaluator->config().data;
       options.max_length = value;
       return evaluator->measure_limited_samples(options, all);
     };

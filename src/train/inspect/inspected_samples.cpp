@@ -122,7 +122,7 @@ report::MemoryPredictionTarget predict_memory(const data::SampleIndex& sample_in
   planner::DryRunProcess process(job, planner::make_virtual_gpu(target));
   const planner::DryRunResult dry_run_result = process.dry_run(dry_run_request);
   for (size_t i = 0; i < dry_run_result.steps.size(); ++i) {
-    largest[i].predicted_bytes = dry_run_result.steps[i].reserved_bytes + plan.overhead_bytes();
+    largest[i].predicted_bytes = dry_run_result.steps[i].reserved_bytes + plan.limit.overhead_bytes();
   }
   std::ranges::stable_sort(largest, std::ranges::greater(), &report::LargeSample::predicted_bytes);
   return {.gpu = target.description, .plan_headline = report::format_plan_headline(plan), .fits = plan.fits};

@@ -299,7 +299,7 @@ std::optional<SavedPlan> RunSetup::load_saved_plan(at::Device device) const {
 void RunSetup::make_plan(const Config& config, at::Device device, const planner::Job& job, planner::Workload workload,
                          int64_t decode_bytes, const std::optional<SavedPlan>& saved_plan) {
   workload.num_nodes = ranks_.num_nodes();
-  auto sample_limits = make_sample_limits(*records, config, workload);
+  auto sample_limits = make_sample_limits(records, config, workload);
   if (device.is_cpu()) {
     host_plan = std::make_unique<HostRunPlan>(config, std::move(workload), std::move(sample_limits), decode_bytes, job,
                                               ranks_, folder, saved_plan);

@@ -104,8 +104,8 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   auto request = make_plan_request(config, job, planner::make_target_gpu(memory::get_device_properties(device)),
                                    std::move(workload));
   request.sample_limits = std::move(limits);
-  past_runs_ = load_gpu_past_runs(request.target);
-  if (past_runs_) calibrate_with_past_runs(request.target, *past_runs_);
+  past_runs_ = load_gpu_past_runs(request.gpu());
+  if (past_runs_) calibrate_with_past_runs(request.gpu(), *past_runs_);
   request.with_split_plan = split_source == MicroBatchSplitSource::kPlanner;
   const auto make = [&saved_plan](const planner::PlanRequest& requested) {
     return saved_plan ? plan_with_saved_config(requested, *saved_plan) : make_plan_or_throw(requested);
@@ -134,23 +134,13 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
     // Otherwise the allocator would use the margin, which is for memory that no plan can predict.
     memory::limit_reserved_bytes(device, plan_.limit.limit_bytes);
   } else if (config.memory.limit_gb) {
-    memory::limit_reserved_bytes(device, plan_.limit.allowed_gpu_bytes - plan_.limit.context_bytes);
+    memory::limit_reserved_bytes(device, plan_.limit.allowed_bytes - plan_.limit.context_bytes);
   }
 }
 
 planner::EvaluationPlan GpuRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {
-  auto request = make_evaluation_request(config, evaluation_set, plan_.job);
-  request.training_step_config = step_config();
-  // Two micro-batches of the worst samples, so that gradients are accumulated. The last one is
-  // repeated if there are fewer.
-  for (int64_t i = 0; i < 2 * step_config().micro_batch_size; ++i) {
-    const auto& shapes = plan_.worst_batch.shapes;
-    planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
-  }
-  request.limit_bytes = plan_.limit.limit_bytes;
-  // Evaluations of at most the peak of training do not enlarge the allocator's pool.
-  request.target_reserved_bytes = std::min(peaks().reserved_bytes, plan_.limit.limit_bytes);
-  evaluation_plan_ = planner::plan_evaluation(request, planner::make_virtual_gpu(plan_.target));
+  evaluation_plan_ = planner::plan_evaluation_in_training(plan_, step_config(),
+                                                          make_evaluation_request(config, evaluation_set, plan_.job));
   write();
   return *evaluation_plan_;
 }
@@ -159,7 +149,7 @@ LookAheadSettings GpuRunPlan::make_look_ahead_settings() const {
   return {
       .job = plan_.job,
       .step_config = step_config(),
-      .target = planner::make_virtual_gpu(plan_.target),
+      .target = planner::make_virtual_gpu(plan_.gpu()),
       .limit_bytes = plan_.limit.limit_bytes,
       .waits_for_answers = planner::is_on_virtual_gpu() && !vgpu::find_virtual_gpu_interface()->has_launch_latency()};
 }
@@ -209,8 +199,8 @@ void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::Device
   constexpr int64_t kMaxContextRatio =
       2;  // a context this much larger than expected includes other processes; not tuned
   PastRunMeasurements measured_run{.num_runs = 1};
-  if (plan_.target.other_process_bytes == 0 && context_bytes > 0 &&
-      context_bytes <= kMaxContextRatio * plan_.target.gpu->context_bytes) {
+  if (plan_.gpu().other_process_bytes == 0 && context_bytes > 0 &&
+      context_bytes <= kMaxContextRatio * plan_.gpu().gpu->context_bytes) {
     measured_run.context_bytes = context_bytes;
   }
   if (measured_memory.reserved_peak_bytes > 0) {
@@ -219,11 +209,11 @@ void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::Device
   }
   try {
     measured_run.measured_to_predicted_step_time =
-        times.compute_measured_to_predicted_ratio(plan_.job, step_config(), planner::make_virtual_gpu(plan_.target));
+        times.compute_measured_to_predicted_ratio(plan_.job, step_config(), planner::make_virtual_gpu(plan_.gpu()));
   } catch (const std::exception& error) {
     spdlog::info("step times are not saved for later plans: {}", error.what());
   }
-  save_measured_run(file, get_gpu_run_environment(plan_.target.device_name), measured_run);
+  save_measured_run(file, get_gpu_run_environment(plan_.gpu().device_name), measured_run);
 }
 
 void GpuRunPlan::write(const nlohmann::ordered_json& measurements) const {
@@ -248,7 +238,7 @@ void prepare_run_without_plan(const Config& config, at::Device device, const Pla
   const auto target = planner::make_target_gpu(memory::get_device_properties(device));
   const auto limit =
       planner::compute_memory_limit(target, config.memory.mode, config.memory.limit_gb, ranks.world_size());
-  memory::limit_reserved_bytes(device, limit.allowed_gpu_bytes - limit.context_bytes);
+  memory::limit_reserved_bytes(device, limit.allowed_bytes - limit.context_bytes);
 }
 
 }  // namespace vlmtrain::train

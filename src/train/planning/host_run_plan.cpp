@@ -24,9 +24,9 @@ namespace vlmtrain::train {
 
 namespace {
 
-using planner::CpuPlan;
-using planner::CpuPlanRequest;
-using planner::HostMemoryLimit;
+using planner::MemoryLimit;
+using planner::Plan;
+using planner::PlanRequest;
 
 std::string format_gigabytes(int64_t bytes) {
   // Below 0.01 GB, two decimals of a GB would show 0.00.
@@ -34,7 +34,7 @@ std::string format_gigabytes(int64_t bytes) {
   return fmt::format("{:.2f} GB", to_gigabytes(bytes));
 }
 
-std::string describe_step_config(const planner::StepConfig& step_config, const CpuPlan& plan) {
+std::string describe_step_config(const planner::StepConfig& step_config, const Plan& plan) {
   std::string text = step_config.memory_cost_table ? "micro-batches split by memory"
                                                    : fmt::format("micro-batches of {}", step_config.micro_batch_size);
   const auto& blocks = step_config.recompute;
@@ -59,9 +59,9 @@ std::string format_step_config_arguments(const planner::StepConfig& step_config)
                      step_config.loss_chunk_rows);
 }
 
-std::string describe_memory_limit(const HostMemoryLimit& limit) {
-  return fmt::format("{} ({}), of which {:.0f} % are kept free", format_gigabytes(limit.available_memory.bytes),
-                     limit.available_memory.limit_source, limit.margin_percent);
+std::string describe_memory_limit(const MemoryLimit& limit) {
+  return fmt::format("{} ({}), of which {:.0f} % are kept free", format_gigabytes(limit.allowed_bytes),
+                     limit.limit_source, limit.margin_percent);
 }
 
 /// Rounds the memory of the process up. It differs by some pages between equal runs, which so get
@@ -87,16 +87,16 @@ std::string describe_largest_sample(const planner::SampleBatch& sample) {
 }
 
 /// Returns the error message for a run that does not fit, with suggestions.
-std::string format_insufficient_memory_error(const CpuPlan& plan) {
+std::string format_insufficient_memory_error(const Plan& plan) {
   const int64_t required_bytes =
       std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
   std::string text = fmt::format(
       "{}: {} does not fit in host memory: a step needs at least {} ({}, with {}; tensors of {}, {} in addition), and "
       "this process may use {}",
       keys::model::kPath, plan.model, format_gigabytes(plan.total_bytes()),
-      describe_step_config(plan.step_config, plan), describe_largest_sample(plan.worst_batch),
-      format_gigabytes(plan.peak_bytes), format_gigabytes(plan.total_bytes() - plan.peak_bytes),
-      describe_memory_limit(plan.limit));
+      describe_step_config(plan.best_estimate.step_config, plan), describe_largest_sample(plan.worst_batch),
+      format_gigabytes(plan.peaks().allocated_bytes),
+      format_gigabytes(plan.total_bytes() - plan.peaks().allocated_bytes), describe_memory_limit(plan.limit));
   if (const std::string suggestion = suggest_row_group_size(); !suggestion.empty()) text += "; " + suggestion;
   if (plan.suggestions.empty())
     return text + fmt::format("; request {} of memory, or use a smaller model", format_gigabytes(required_bytes));
@@ -130,24 +130,17 @@ HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::
       .samples_per_step = compute_max_samples_per_step(workload),
       .world_size = ranks.world_size(),
       .num_loader_threads = config.data.num_workers};
-  const memory::AvailableHostMemory available_memory =
-      divide_memory_among_ranks(memory::get_available_host_memory(), ranks.local_world_size());
-  const HostMemoryLimit limit = planner::compute_host_memory_limit(available_memory, config.memory.limit_gb,
-                                                                   config.memory.mode, memory_requirements);
+  const planner::TargetHost target{
+      .available_memory = divide_memory_among_ranks(memory::get_available_host_memory(), ranks.local_world_size()),
+      .requirements = memory_requirements,
+      .max_micro_batch_size = compute_max_micro_batch_size(config, workload.world_size)};
+  PlanRequest request = make_plan_request(config, job, target, std::move(workload));
+  request.auto_sharding = false;  // step times on the CPU are not predicted
+  request.sample_limits = std::move(limits);
+  const MemoryLimit limit =
+      planner::compute_memory_limit(target, request.mode, request.limit_gigabytes, request.workload.world_size);
   prefetch_bytes_ = limit.prefetch_bytes;
 
-  const planner::PlanRequest base_request = make_plan_request(config, job, /*target=*/{}, std::move(workload));
-  const CpuPlanRequest request{
-      .model = base_request.model,
-      .job = base_request.job,
-      .mode = base_request.mode,
-      .available_memory = available_memory,
-      .limit_gigabytes = base_request.limit_gigabytes,
-      .memory_requirements = memory_requirements,
-      .workload = base_request.workload,
-      .constraints = base_request.constraints,
-      .max_micro_batch_size = compute_max_micro_batch_size(config, base_request.workload.world_size),
-      .sample_limits = std::move(limits)};
   make_plan(config, request, limit, saved_plan);
   if (saved_plan) apply_saved_plan(request, config.memory.allow_splits, *saved_plan);
   if (!plan_) return;
@@ -160,18 +153,18 @@ HostRunPlan::HostRunPlan(const Config& config, planner::Workload workload, std::
                plan_->planning_stats.seconds);
 }
 
-void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const HostMemoryLimit& limit,
+void HostRunPlan::make_plan(const Config& config, PlanRequest request, const MemoryLimit& limit,
                             const std::optional<SavedPlan>& saved_plan) {
-  saved_plan_.limit_bytes = enforced_limit_bytes_ = limit.available_tensor_bytes;
+  saved_plan_.limit_bytes = enforced_limit_bytes_ = limit.limit_bytes;
   const bool is_split_by_memory = !request.constraints.micro_batch_size;
   if (saved_plan) request.constraints = constrain_to_saved_config(request.constraints, saved_plan->step_config);
   request.with_suggestions = request.with_split_plan = !saved_plan;
   try {
     auto [plan, oversized_micro_batch_size] =
-        make_plan_with_split_fallback(std::move(request), config.memory.allow_splits, planner::make_cpu_plan);
+        make_plan_with_split_fallback(std::move(request), config.memory.allow_splits, planner::make_plan);
     if (!plan.fits && !saved_plan) throw UserError(ExitCode::kDoesNotFit, format_insufficient_memory_error(plan));
-    if (oversized_micro_batch_size) plan.step_config.micro_batch_size = *oversized_micro_batch_size;
-    saved_plan_.step_config = plan.step_config;
+    if (oversized_micro_batch_size) plan.best_estimate.step_config.micro_batch_size = *oversized_micro_batch_size;
+    saved_plan_.step_config = plan.best_estimate.step_config;
     if (plan.split) saved_plan_.step_config.memory_cost_table = plan.split->table;
     split_plan_ = plan.split;
     if (saved_plan && is_split_by_memory)
@@ -179,14 +172,15 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
     plan_ = std::move(plan);
     // The limit counts only tensors, but malloc keeps freed memory in addition. At least half of
     // the limit remains for tensors.
-    enforced_limit_bytes_ -= std::min(plan_->malloc_cached_bytes, enforced_limit_bytes_ / 2);
+    const planner::StepPeaks peaks = plan_->peaks();
+    enforced_limit_bytes_ -= std::min(peaks.reserved_bytes - peaks.allocated_bytes, enforced_limit_bytes_ / 2);
   } catch (const UserError&) {
     throw;
   } catch (const std::exception& error) {
     spdlog::warn(
         "host memory: planning failed ({}); the run continues with the least memory: single samples, everything "
         "recomputed, except for what the configuration fixes; steps above {} are split",
-        get_first_line(error.what()), format_gigabytes(limit.available_memory.bytes));
+        get_first_line(error.what()), format_gigabytes(limit.allowed_bytes));
     // More blocks than any model has, since the model is not built yet.
     constexpr int64_t kMaxModelBlocks = 1'000'000;
     saved_plan_.step_config =
@@ -197,7 +191,7 @@ void HostRunPlan::make_plan(const Config& config, CpuPlanRequest request, const 
 /// Keeps the saved limit, and lowers the enforced one if less memory is available than the run was
 /// planned for. Warns then; throws UserError (kDoesNotFit) if the saved step configuration no
 /// longer fits and `allow_splits` is false.
-void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_splits, const SavedPlan& saved_plan) {
+void HostRunPlan::apply_saved_plan(const PlanRequest& request, bool allow_splits, const SavedPlan& saved_plan) {
   const int64_t current_limit_bytes = saved_plan_.limit_bytes;
   saved_plan_.limit_bytes = saved_plan.limit_bytes;
   enforced_limit_bytes_ = std::min(enforced_limit_bytes_, saved_plan.limit_bytes);
@@ -205,15 +199,15 @@ void HostRunPlan::apply_saved_plan(const CpuPlanRequest& request, bool allow_spl
   const std::string memory_limit_text =
       plan_ ? fmt::format("this process may use {}", describe_memory_limit(plan_->limit))
             : fmt::format("its tensors may use {}", format_gigabytes(current_limit_bytes));
-  if (plan_ && plan_->needed_bytes() > current_limit_bytes && !allow_splits) {
-    const CpuPlan smaller_plan = planner::make_cpu_plan(request);
+  if (plan_ && plan_->peaks().reserved_bytes > current_limit_bytes && !allow_splits) {
+    const Plan smaller_plan = planner::make_plan(request);
     if (!smaller_plan.fits) throw UserError(ExitCode::kDoesNotFit, format_insufficient_memory_error(smaller_plan));
     throw UserError(
         ExitCode::kDoesNotFit,
         fmt::format("host memory: the run uses {}, which need {} in total, and {}; provide as much memory "
                     "again, or continue in smaller micro-batches, which changes rounding: {}",
                     describe_step_config(saved_plan_.step_config, *plan_), format_gigabytes(plan_->total_bytes()),
-                    memory_limit_text, format_step_config_arguments(smaller_plan.step_config)));
+                    memory_limit_text, format_step_config_arguments(smaller_plan.best_estimate.step_config)));
   }
   spdlog::warn(
       "host memory: the run was planned for tensors of {}, and {}, so tensors of {}; it continues with the same "
@@ -236,7 +230,8 @@ planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const
     evaluation_samples_bytes_ = config.data.num_workers * (largest_sample_bytes + evaluation_set.decode_bytes()) +
                                 2 * request.batch_size.value_or(kMaxCpuEvalBatchSize) * largest_sample_bytes;
     request.target_reserved_bytes = request.limit_bytes = enforced_limit_bytes_ - evaluation_samples_bytes_;
-    plan = planner::plan_cpu_evaluation(request);
+    request.target = plan_->target;
+    plan = planner::plan_evaluation(request);
     evaluation_samples_bytes_ = config.data.num_workers * (largest_sample_bytes + evaluation_set.decode_bytes()) +
                                 2 * plan.batch_size * largest_sample_bytes;
     evaluation_prefetch_bytes_ = std::max<int64_t>(1, plan.batch_size * largest_sample_bytes);
@@ -257,14 +252,15 @@ std::unique_ptr<memory::HostMemoryBudget::ScopedLimit> HostRunPlan::make_trainin
 
 int64_t HostRunPlan::compute_unused_limit_bytes() const {
   if (!plan_) return 0;
-  return std::max<int64_t>(0, plan_->limit.available_memory.bytes - plan_->limit.margin_bytes - plan_->total_bytes());
+  return std::max<int64_t>(0, plan_->limit.allowed_bytes - plan_->limit.margin_bytes - plan_->total_bytes());
 }
 
 void HostRunPlan::report_measurements(int64_t steps) const {
   const int64_t peak_resident_bytes = memory::get_peak_resident_bytes();
   std::string planned_tensors, planned_total;
   if (plan_) {
-    planned_tensors = fmt::format(" (planned for the worst batch: {})", format_gigabytes(plan_->peak_bytes));
+    planned_tensors =
+        fmt::format(" (planned for the worst batch: {})", format_gigabytes(plan_->peaks().allocated_bytes));
     planned_total = fmt::format(
         " (planned: {}{})", format_gigabytes(plan_->total_bytes()),
         checkpoint_copy_bytes_ > 0 ? ", and copies of checkpoints of " + format_gigabytes(checkpoint_copy_bytes_) : "");

@@ -13,8 +13,8 @@
 #include "train/run/rank_group.h"
 #include "vlmtrain/engine/loss/task_balance.h"
 #include "vlmtrain/memory/allocation_tracking.h"
-#include "vlmtrain/planner/cpu_plan.h"
 #include "vlmtrain/planner/evaluation_plan.h"
+#include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {
@@ -42,7 +42,7 @@ class HostRunPlan {
 
   /// Plans the batches of evaluations on `evaluation_set`, during which the training state stays in
   /// memory. Returns batches of one sample if the run has no plan. Throws the errors of
-  /// planner::plan_cpu_evaluation().
+  /// planner::plan_evaluation().
   planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& evaluation_set);
   /// Returns the maximum bytes of decoded evaluation samples that wait for their batch; 0: no
   /// limit.
@@ -76,15 +76,15 @@ class HostRunPlan {
   void report_measurements(int64_t steps) const;
 
  private:
-  void make_plan(const Config& config, planner::CpuPlanRequest request, const planner::HostMemoryLimit& limit,
+  void make_plan(const Config& config, planner::PlanRequest request, const planner::MemoryLimit& limit,
                  const std::optional<SavedPlan>& saved_plan);
-  void apply_saved_plan(const planner::CpuPlanRequest& request, bool allow_splits, const SavedPlan& saved_plan);
+  void apply_saved_plan(const planner::PlanRequest& request, bool allow_splits, const SavedPlan& saved_plan);
   void write(const nlohmann::ordered_json& measurements = nullptr) const;
 
   std::filesystem::path run_folder_;
-  bool is_main_process_;                  // rank 0
-  std::optional<planner::CpuPlan> plan_;  // nullopt if planning failed
-  SavedPlan saved_plan_;                  // its limit_bytes is HostMemoryLimit::available_tensor_bytes
+  bool is_main_process_;               // rank 0
+  std::optional<planner::Plan> plan_;  // nullopt if planning failed
+  SavedPlan saved_plan_;               // its limit_bytes is MemoryLimit::limit_bytes
   std::optional<planner::SplitPlan> split_plan_;
   int64_t enforced_limit_bytes_ = 0;  // limit on tensors, lowered to the available memory
   int64_t prefetch_bytes_ = 0;

@@ -16,7 +16,6 @@
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/generation_config.h"
-#include "vlmtrain/planner/cpu_plan.h"
 #include "vlmtrain/planner/job.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/components.h"
@@ -67,7 +66,7 @@ planner::Job make_training_job(const Config& config, const engine::TaskSettings&
           .sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone)};
 }
 
-planner::PlanRequest make_plan_request(const Config& config, planner::Job job, planner::TargetGpu target,
+planner::PlanRequest make_plan_request(const Config& config, planner::Job job, planner::PlanTarget target,
                                        planner::Workload workload) {
   return {.model = config.model.path,
           .job = std::move(job),
@@ -170,33 +169,38 @@ std::vector<int64_t> find_eos_token_ids(const std::filesystem::path& checkpoint,
   return models::load_eos_token_ids(folders.base, processor, folders.adapter);
 }
 
-planner::EvaluationPlan plan_gpu_evaluation(const Config& config, planner::EvaluationRequest request,
-                                            at::Device device) {
-  memory::set_expandable_segments(config.memory.expandable_segments);
-  const auto target = planner::make_target_gpu(memory::get_device_properties(device));
-  request.limit_bytes =
-      planner::compute_memory_limit(target, config.memory.mode, config.memory.limit_gb, /*world_size=*/1).limit_bytes;
-  request.target_reserved_bytes = request.limit_bytes;
-  return planner::plan_evaluation(request, planner::make_virtual_gpu(target));
-}
-
-planner::EvaluationPlan plan_host_evaluation(const Config& config, planner::EvaluationRequest request,
-                                             int64_t decode_bytes) {
-  request.max_batch_size = kMaxCpuEvalBatchSize;
-  const planner::HostMemoryRequirements memory_requirements{
-      .process_bytes = memory::get_resident_bytes() + io::get_row_group_memory_stats().compute_max_additional_bytes(),
-      .largest_sample_bytes = compute_largest_sample_bytes(request.worst_batches),
-      .decode_bytes = decode_bytes,
-      .samples_per_step = request.batch_size.value_or(kMaxCpuEvalBatchSize),
-      .num_loader_threads = config.data.num_workers};
-  request.limit_bytes = planner::compute_host_memory_limit(memory::get_available_host_memory(), config.memory.limit_gb,
-                                                           config.memory.mode, memory_requirements)
-                            .available_tensor_bytes;
-  request.target_reserved_bytes = request.limit_bytes;
-  return planner::plan_cpu_evaluation(request);
+/// Returns the host of an evaluation without training.
+planner::TargetHost make_evaluation_host(const Config& config, const planner::EvaluationRequest& request,
+                                         int64_t decode_bytes) {
+  const int64_t process_bytes =
+      memory::get_resident_bytes() + io::get_row_group_memory_stats().compute_max_additional_bytes();
+  return {.available_memory = memory::get_available_host_memory(),
+          .requirements = {.process_bytes = process_bytes,
+                           .largest_sample_bytes = compute_largest_sample_bytes(request.worst_batches),
+                           .decode_bytes = decode_bytes,
+                           .samples_per_step = request.batch_size.value_or(kMaxCpuEvalBatchSize),
+                           .num_loader_threads = config.data.num_workers}};
 }
 
 }  // namespace
+
+std::optional<planner::EvaluationRequest> make_run_evaluation_request(const Config& config,
+                                                                      const models::Processor& processor) {
+  if (!config.evaluation.is_enabled() || config.data.eval.empty()) return std::nullopt;
+  return make_evaluation_request(config, EvaluationSet(config, processor, /*cache=*/{}), /*job=*/{});
+}
+
+std::optional<planner::EvaluationRequest> make_run_evaluation_request(const Config& config,
+                                                                      const data::SampleShape& largest_sample) {
+  if (!config.evaluation.is_enabled()) return std::nullopt;
+  const EvaluationOptions& options = config.evaluation;
+  const auto batch_size = static_cast<size_t>(options.batch_size.value_or(kMaxGpuEvalBatchSize));
+  return planner::EvaluationRequest{
+      .worst_batches = {{.shapes = std::vector(batch_size, largest_sample), .first_sample_id = {}}},
+      .max_new_tokens = options.generate_answers ? options.max_new_tokens : 0,
+      .batch_size = options.batch_size,
+      .max_batch_size = kMaxGpuEvalBatchSize};
+}
 
 PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::path& checkpoint,
                                   const models::Processor& processor, at::Device device,
@@ -216,8 +220,18 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
   result.settings.batch_size = config.evaluation.batch_size.value_or(result.settings.batch_size);
   try {
     auto request = make_evaluation_request(config, evaluation_set, make_evaluation_job(config, checkpoint, base));
-    const auto plan = device.is_cpu() ? plan_host_evaluation(config, std::move(request), evaluation_set.decode_bytes())
-                                      : plan_gpu_evaluation(config, std::move(request), device);
+    if (device.is_cpu()) {
+      request.max_batch_size = kMaxCpuEvalBatchSize;
+      request.target = make_evaluation_host(config, request, evaluation_set.decode_bytes());
+    } else {
+      memory::set_expandable_segments(config.memory.expandable_segments);
+      request.target = planner::make_target_gpu(memory::get_device_properties(device));
+    }
+    request.limit_bytes = planner::compute_memory_limit(request.target, config.memory.mode, config.memory.limit_gb,
+                                                        /*world_size=*/1)
+                              .limit_bytes;
+    request.target_reserved_bytes = request.limit_bytes;
+    const planner::EvaluationPlan plan = planner::plan_evaluation(request);
     result.settings.batch_size = plan.batch_size;
     result.settings.layout = plan.layout;
     spdlog::info("batches of {}, planned in {:.1f} s", plan.batch_size, plan.seconds);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::train {
@@ -56,6 +58,20 @@ planner::StepConstraints constrain_to_saved_config(const planner::StepConstraint
   if (!fixed_constraints.vision_tiles_per_pass) fixed_constraints.vision_tiles_per_pass = saved.vision_tiles_per_pass;
   if (!fixed_constraints.loss_chunk_rows) fixed_constraints.loss_chunk_rows = saved.loss_chunk_rows;
   return fixed_constraints;
+}
+
+PlanWithSplitFallback make_plan_with_split_fallback(
+    planner::PlanRequest request, bool allow_splits,
+    const std::function<planner::Plan(const planner::PlanRequest&)>& make_plan) {
+  const bool may_split = allow_splits && request.constraints.micro_batch_size;
+  const bool with_suggestions = std::exchange(request.with_suggestions, request.with_suggestions && !may_split);
+  planner::Plan plan = make_plan(request);
+  if (plan.fits || !may_split) return {std::move(plan), std::nullopt};
+  const int64_t requested_micro_batch_size = *std::exchange(request.constraints.micro_batch_size, 1);
+  request.with_suggestions = with_suggestions;
+  plan = make_plan(request);
+  const bool fits = plan.fits;
+  return {std::move(plan), fits ? std::optional{requested_micro_batch_size} : std::nullopt};
 }
 
 }  // namespace vlmtrain::train

@@ -3,9 +3,9 @@
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "vlmtrain/planner/plan.h"
 
@@ -30,10 +30,9 @@ struct SavedPlan {
 planner::StepConstraints constrain_to_saved_config(const planner::StepConstraints& requested,
                                                    const planner::StepConfig& saved);
 
-/// The result of make_plan_with_split_fallback(). Plan is planner::Plan or planner::CpuPlan.
-template <class Plan>
+/// The result of make_plan_with_split_fallback().
 struct PlanWithSplitFallback {
-  Plan plan;
+  planner::Plan plan;
   /// The configured micro-batch size, if it does not fit with the largest samples and `plan` is for
   /// micro-batches of one sample. Steps that do not fit are then split. Otherwise nullopt.
   std::optional<int64_t> oversized_micro_batch_size;
@@ -43,18 +42,8 @@ struct PlanWithSplitFallback {
 /// (memory.allow_splits), and the configured micro-batch does not fit with the largest samples,
 /// returns a plan for micro-batches of one sample instead. The plan may not fit in either case.
 /// Rethrows the errors of `make_plan`.
-template <class Request, class Make>
-auto make_plan_with_split_fallback(Request request, bool allow_splits, const Make& make_plan)
-    -> PlanWithSplitFallback<decltype(make_plan(std::as_const(request)))> {
-  const bool may_split = allow_splits && request.constraints.micro_batch_size;
-  const bool with_suggestions = std::exchange(request.with_suggestions, request.with_suggestions && !may_split);
-  auto plan = make_plan(std::as_const(request));
-  if (plan.fits || !may_split) return {std::move(plan), std::nullopt};
-  const int64_t requested_micro_batch_size = *std::exchange(request.constraints.micro_batch_size, 1);
-  request.with_suggestions = with_suggestions;
-  plan = make_plan(std::as_const(request));
-  const bool fits = plan.fits;
-  return {std::move(plan), fits ? std::optional{requested_micro_batch_size} : std::nullopt};
-}
+PlanWithSplitFallback make_plan_with_split_fallback(
+    planner::PlanRequest request, bool allow_splits,
+    const std::function<planner::Plan(const planner::PlanRequest&)>& make_plan);
 
 }  // namespace vlmtrain::train

@@ -230,7 +230,7 @@ TEST(MemoryLimitTest, IsTheMemoryLessContextAndMargin) {
   const TargetGpu target = find_target_gpu("rtx4090");
   for (const auto& [name, mode] : list_memory_modes()) {
     const MemoryLimit limit = compute_memory_limit(target, mode, std::nullopt, 1);
-    EXPECT_EQ(limit.allowed_gpu_bytes, target.memory_bytes);
+    EXPECT_EQ(limit.allowed_bytes, target.memory_bytes);
     EXPECT_EQ(limit.context_bytes, target.context_bytes);
     EXPECT_EQ(limit.communication_bytes, 0) << "one GPU does not communicate";
     EXPECT_EQ(limit.margin_percent, get_margin_percent(mode));
@@ -243,7 +243,7 @@ TEST(MemoryLimitTest, IsTheMemoryLessContextAndMargin) {
 TEST(MemoryLimitTest, AUserLimitOnlyLowersTheMemory) {
   const TargetGpu target = find_target_gpu("rtx4090");
   const MemoryLimit limit = compute_memory_limit(target, MemoryMode::kBalanced, 10.0, 1);
-  EXPECT_EQ(limit.allowed_gpu_bytes, 10'000'000'000);
+  EXPECT_EQ(limit.allowed_bytes, 10'000'000'000);
   EXPECT_EQ(limit.margin_bytes, 500'000'000) << "of what may be taken";
   EXPECT_EQ(limit.limit_bytes, 9'500'000'000 - target.context_bytes);
   EXPECT_EQ(compute_memory_limit(target, MemoryMode::kBalanced, 1000.0, 1).limit_bytes,
@@ -258,13 +258,13 @@ TEST(MemoryLimitTest, OtherProcessesReduceTheGpuAndNotTheUserLimit) {
   target.other_process_bytes = 40'000'000'000;
   const MemoryLimit shared_gpu = compute_memory_limit(target, MemoryMode::kBalanced, 20.0, 1);
   EXPECT_EQ(shared_gpu.limit_bytes, single_process.limit_bytes);
-  EXPECT_EQ(shared_gpu.allowed_gpu_bytes, 20'000'000'000);
-  EXPECT_EQ(compute_memory_limit(target, MemoryMode::kBalanced, std::nullopt, 1).allowed_gpu_bytes,
+  EXPECT_EQ(shared_gpu.allowed_bytes, 20'000'000'000);
+  EXPECT_EQ(compute_memory_limit(target, MemoryMode::kBalanced, std::nullopt, 1).allowed_bytes,
             target.memory_bytes - target.other_process_bytes);
 
   target.other_process_bytes = target.memory_bytes - 10'000'000'000;
   const MemoryLimit crowded = compute_memory_limit(target, MemoryMode::kBalanced, 20.0, 1);
-  EXPECT_EQ(crowded.allowed_gpu_bytes, 10'000'000'000) << "all that is there";
+  EXPECT_EQ(crowded.allowed_bytes, 10'000'000'000) << "all that is there";
   EXPECT_EQ(crowded.margin_bytes, 500'000'000);
   EXPECT_EQ(crowded.limit_bytes, 9'500'000'000 - target.context_bytes);
 }

@@ -17,6 +17,7 @@ class EvaluationPlanTest : public testing::Test {
  protected:
   EvaluationPlanTest() {
     request_.job = model_.job();
+    request_.target = find_target_gpu("h100");
     request_.training_step_config = make_step_config(1);
     request_.training_samples = {{shape_, 1}};
     request_.worst_batches = {{.shapes = std::vector(32, shape_), .first_sample_id = "one"}};
@@ -24,7 +25,7 @@ class EvaluationPlanTest : public testing::Test {
     request_.target_reserved_bytes = request_.limit_bytes = kUnlimited;
   }
 
-  EvaluationPlan plan() const { return plan_evaluation(request_, {.gpu = "h100", .memory_bytes = kUnlimited}); }
+  EvaluationPlan plan() const { return plan_evaluation(request_); }
 
   const PresetFolder model_{"smolvlm-256m"};
   const data::SampleShape shape_ = model_.shape({.images = 1, .image_width = 1024, .image_height = 1024});
@@ -84,10 +85,11 @@ TEST_F(EvaluationPlanTest, AFixedBatchSizeIsKept) {
 
 TEST_F(EvaluationPlanTest, IsPlannedTheSameWayOnTheCpu) {
   request_.max_batch_size = 4;
-  const EvaluationPlan largest = plan_cpu_evaluation(request_);
+  request_.target = TargetHost{};
+  const EvaluationPlan largest = plan();
   EXPECT_EQ(largest.batch_size, 4);
   request_.target_reserved_bytes = request_.limit_bytes = largest.peaks.reserved_bytes - 1;
-  EXPECT_EQ(plan_cpu_evaluation(request_).batch_size, 2);
+  EXPECT_EQ(plan().batch_size, 2);
 }
 
 }  // namespace

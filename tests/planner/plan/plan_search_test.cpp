@@ -61,9 +61,9 @@ TEST_P(PlanBySizeTest, AGpuOfThatSizeRunsThePlan) {
   // Another order of steps fills the allocator's pages differently. The bound is a fifth of the
   // plan's margin.
   const int64_t available_bytes = plan.best_estimate.peaks.reserved_bytes + plan.limit.margin_bytes / 5;
-  DryRunProcess process(plan_request.job, {.gpu = std::string(plan_request.target.gpu->name),
-                                           .memory_bytes = plan_request.target.memory_bytes,
-                                           .initial_used_bytes = plan_request.target.memory_bytes - available_bytes});
+  DryRunProcess process(plan_request.job, {.gpu = std::string(plan_request.gpu().gpu->name),
+                                           .memory_bytes = plan_request.gpu().memory_bytes,
+                                           .initial_used_bytes = plan_request.gpu().memory_bytes - available_bytes});
   const std::vector<SampleGroup> samples{{one_image_, plan.workload.samples_per_rank()}};
   const DryRunResult result =
       process.dry_run({.step_config = plan.best_estimate.step_config, .steps = std::vector(3, samples)});
@@ -119,8 +119,8 @@ TEST_F(PlanTest, AMoreConservativeModeKeepsMoreFree) {
     plan_request.mode = mode;
     const Plan plan = make_plan(plan_request);
     expect_fits(plan);
-    EXPECT_GE(plan.limit.allowed_gpu_bytes - plan.total_bytes(),
-              static_cast<int64_t>(static_cast<double>(plan.limit.allowed_gpu_bytes) * get_margin_percent(mode) / 100));
+    EXPECT_GE(plan.limit.allowed_bytes - plan.total_bytes(),
+              static_cast<int64_t>(static_cast<double>(plan.limit.allowed_bytes) * get_margin_percent(mode) / 100));
     if (previous_plan) {
       EXPECT_GT(plan.limit.limit_bytes, previous_plan->limit.limit_bytes);
       EXPECT_LE(plan.best_estimate.step_seconds, previous_plan->best_estimate.step_seconds)
@@ -135,7 +135,7 @@ TEST_F(PlanTest, AMemoryLimitIsALimit) {
   plan_request.limit_gigabytes = 10;
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
-  EXPECT_EQ(plan.limit.allowed_gpu_bytes, 10'000'000'000);
+  EXPECT_EQ(plan.limit.allowed_bytes, 10'000'000'000);
   EXPECT_LT(plan.total_bytes(), 9'500'000'000);
 }
 

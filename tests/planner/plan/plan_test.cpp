@@ -82,7 +82,7 @@ TEST_F(TinyPlanTest, AGpuWithoutBf16IsRejected) {
 TEST_F(TinyPlanTest, TheSuggestedGpuHasMemoryForCommunication) {
   const auto larger = [&](int64_t global_batch_size, int64_t world_size) {
     PlanRequest small = request(global_batch_size, world_size);
-    small.target.memory_bytes = 400'000'000;
+    small.gpu().memory_bytes = 400'000'000;
     const Plan plan = make_plan(small);
     EXPECT_FALSE(plan.fits);
     return plan.suggestions.back();

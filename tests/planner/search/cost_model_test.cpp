@@ -22,14 +22,12 @@ DryRunResult make_result(int64_t reserved) {
 /// these bytes and `attention_seconds`. A block of the tower saves 50 bytes and takes
 /// `vision_seconds`.
 ProbeResults make_probes(double attention_seconds, double vision_seconds) {
-  ProbeResults probe_results{.one_sample_result = make_result(1000),
+  ProbeResults probe_results{.blocks = {.vision = kVisionBlocks, .language = kLanguageBlocks},
+                             .one_sample_result = make_result(1000),
                              .two_samples = {},
                              .vision = make_result(950),
                              .language = make_result(700),
                              .language_selective = make_result(730)};
-  probe_results.one_sample_result.detail.emplace();
-  probe_results.one_sample_result.detail->num_vision_blocks = kVisionBlocks;
-  probe_results.one_sample_result.detail->num_language_blocks = kLanguageBlocks;
   probe_results.one_sample_result.costs.emplace();
   probe_results.one_sample_result.costs->vision_blocks_forward.seconds = kVisionBlocks * vision_seconds;
   probe_results.one_sample_result.costs->language_blocks_forward.seconds = kLanguageBlocks * 10;
@@ -65,6 +63,26 @@ TEST(CostModelTest, KeptAttentionTradesBytesForTime) {
 TEST(CostModelTest, ShortSequencesNeedNoAttentionProbe) {
   EXPECT_FALSE(is_selective_checkpointing_worthwhile(*make_probes(0.5, 1).one_sample_result.costs));
   EXPECT_TRUE(is_selective_checkpointing_worthwhile(*make_probes(4, 1).one_sample_result.costs));
+}
+
+/// A block of the tower saves more bytes than one of the language model, so that it comes first.
+TEST(CostModelTest, WithoutCostsARecomputedBlockTakesLongerThanAnyMicroBatches) {
+  const CostModel cost_model(ProbeResults{.blocks = {.vision = kVisionBlocks, .language = kLanguageBlocks},
+                                          .one_sample_result = make_result(1000),
+                                          .two_samples = make_result(1500),
+                                          .vision = make_result(700),
+                                          .language = make_result(700),
+                                          .language_selective = {}});
+  constexpr double kSamples = 64;
+  const double without_recomputation = cost_model.predict_step_seconds(kSamples, kSamples, {});
+  EXPECT_LT(without_recomputation, cost_model.predict_step_seconds(1, kSamples, {1, 0}));
+  EXPECT_LT(cost_model.predict_step_seconds(kSamples, kSamples, {1, 0}),
+            cost_model.predict_step_seconds(1, kSamples, {1, 1}));
+  EXPECT_LT(cost_model.predict_step_seconds(8, kSamples, {1, 0}), cost_model.predict_step_seconds(16, kSamples, {1, 0}))
+      << "larger micro-batches are faster";
+  EXPECT_THAT(cost_model.make_recompute_order(),
+              ElementsAre(RecomputeBlockCounts{}, RecomputeBlockCounts{1, 0}, RecomputeBlockCounts{1, 1},
+                          RecomputeBlockCounts{1, 2}, RecomputeBlockCounts{1, 3}));
 }
 
 }  // namespace

@@ -78,7 +78,10 @@ TEST_P(MinMemoryTest, NoOtherConfigNeedsLess) {
   const PlanRequest plan_request = request();
   const Plan plan = make_plan(plan_request);
   ASSERT_FALSE(plan.fits);
-  PlanEvaluator evaluator(plan_request.job, plan_request.target, plan_request.workload, plan.limit.limit_bytes);
+  PlanEvaluator evaluator({.job = plan_request.job,
+                           .target = plan_request.target,
+                           .workload = plan_request.workload,
+                           .limit_bytes = plan.limit.limit_bytes});
   for (const StepConfig& step_config : list_other_configs(plan)) {
     const auto bytes =
         evaluator.measure_reserved_bytes(plan_request.job, step_config, plan_request.workload.worst_batches);

@@ -48,7 +48,7 @@ class MeasuredSampleLimitsTest : public testing::Test {
     config_.data.image_root = source_.checkpoint().parent_path() / "images";
     config_.data.num_workers = 1;
     config_.training.global_batch_size = 2;
-    workload_ = make_planning_inputs(records_, *source_.load_processor(), config_).workload;
+    workload_ = make_planning_inputs(*records_, *source_.load_processor(), config_).workload;
     limits_ = make_sample_limits(records_, config_, workload_);
   }
 
@@ -68,7 +68,9 @@ class MeasuredSampleLimitsTest : public testing::Test {
   }
 
   const parity::Case source_{"mixed_batch"};
-  const data::DataSet records_{{{.source = {}, .records = std::make_shared<io::InMemoryRecords>(source_.records())}}};
+  const std::shared_ptr<const data::DataSet> records_ =
+      std::make_shared<data::DataSet>(std::vector<data::SourceRecords>{
+          {.source = {}, .records = std::make_shared<io::InMemoryRecords>(source_.records())}});
   Config config_;
   planner::Workload workload_;
   std::vector<planner::SampleLimit> limits_;

@@ -120,19 +120,16 @@ TEST(HostRunPlanTest, RefusalNamesTheLimit) {
                      testing::HasSubstr("this process may use 0.05 GB (memory.limit_gb), of which 5 % are kept free")));
 }
 
-struct FakePlan {
-  bool fits;
-  int64_t micro_batch_size;
-};
-
 /// A single sample fits.
 TEST(PlanOrSplitTest, PlansSingleSamplesIfSplitsAreAllowed) {
   std::vector<std::pair<int64_t, bool>> requests;
-  const auto make = [&](const planner::CpuPlanRequest& request) {
+  const auto make = [&](const planner::PlanRequest& request) {
     requests.emplace_back(*request.constraints.micro_batch_size, request.with_suggestions);
-    return FakePlan{*request.constraints.micro_batch_size == 1, *request.constraints.micro_batch_size};
+    planner::Plan plan;
+    plan.fits = *request.constraints.micro_batch_size == 1;
+    return plan;
   };
-  planner::CpuPlanRequest request;
+  planner::PlanRequest request;
   request.constraints.micro_batch_size = 4;
   const auto refused = make_plan_with_split_fallback(request, /*allow_splits=*/false, make);
   EXPECT_FALSE(refused.plan.fits);

@@ -1,5 +1,6 @@
-#include "planner/suggestions/gpu_suggestions.h"
+#include "planner/suggestions/plan_suggestions.h"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,20 +22,25 @@ namespace {
 /// this plan. Not tuned.
 constexpr double kVisionPassSavingsMargin = 1.2;
 
+bool supports_bf16(const PlanTarget& target) {
+  const auto* const gpu = std::get_if<TargetGpu>(&target);
+  return gpu == nullptr || supports_precision(*gpu->gpu, engine::Precision::kBf16);
+}
+
 }  // namespace
 
-GpuChangeEvaluator::GpuChangeEvaluator(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator)
+PlanChangeEvaluator::PlanChangeEvaluator(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator)
     : ChangeEvaluator({.job = request.job,
                        .workload = request.workload,
                        .constraints = request.constraints,
                        .sample_limits = request.sample_limits,
                        .flags = request.flags,
-                       .has_bf16 = supports_precision(*request.target.gpu, engine::Precision::kBf16)}),
+                       .has_bf16 = supports_bf16(request.target)}),
       request_(request),
       plan_(plan),
       evaluator_(evaluator) {}
 
-double GpuChangeEvaluator::compute_abort_limit_ratio() const {
+double PlanChangeEvaluator::compute_abort_limit_ratio() const {
   double max_peak_ratio = 1;
   for (const auto& estimate : evaluator_.list_estimates()) {
     if (estimate->step_config.micro_batch_size != plan_.best_estimate.step_config.micro_batch_size ||
@@ -47,54 +53,65 @@ double GpuChangeEvaluator::compute_abort_limit_ratio() const {
   return kVisionPassSavingsMargin * max_peak_ratio;
 }
 
-std::optional<int64_t> GpuChangeEvaluator::measure_min_bytes(const Job& job, const Workload& workload,
-                                                             const StepConstraints& constraints) {
+std::optional<int64_t> PlanChangeEvaluator::measure_min_bytes(const Job& job, const Workload& workload,
+                                                              const StepConstraints& constraints) {
   const models::RecomputeBlockCounts blocks{.vision = plan_.detail.num_vision_blocks,
                                             .language = plan_.detail.num_language_blocks};
-  return find_min_reserved_bytes(evaluator_, job, workload, make_min_memory_configs(constraints, workload, blocks),
-                                 limit_bytes(), compute_abort_limit_ratio() * static_cast<double>(limit_bytes()));
+  const auto min_memory_configs =
+      make_min_memory_configs(constraints, workload, blocks, evaluator_.traits().min_loss_chunk_rows);
+  try {
+    return find_min_reserved_bytes(evaluator_, job, workload, min_memory_configs, limit_bytes(),
+                                   compute_abort_limit_ratio() * static_cast<double>(limit_bytes()));
+  } catch (const c10::Error&) {
+    return std::nullopt;  // do not suggest a change that cannot be dry-run
+  }
 }
 
-std::optional<ChangeEvaluator::RelaxedPlan> GpuChangeEvaluator::replan(const StepConstraints& constraints) {
-  const auto estimate = ConfigSearch(evaluator_, request_.workload, constraints, limit_bytes()).find();
-  if (!estimate) return std::nullopt;
-  return RelaxedPlan{estimate->step_config.micro_batch_size, plan_.total_bytes(*estimate)};
+std::optional<ChangeEvaluator::RelaxedPlan> PlanChangeEvaluator::replan(const StepConstraints& constraints) {
+  const StepConfigSearchResult search = search_step_config(evaluator_, request_.workload, constraints, limit_bytes());
+  if (!search.fits) return std::nullopt;
+  return RelaxedPlan{search.estimate.step_config.micro_batch_size, plan_.total_bytes(search.estimate)};
 }
 
-MemoryLimit GpuChangeEvaluator::compute_mode_limit(MemoryMode mode, std::optional<double> gigabytes) const {
+MemoryLimit PlanChangeEvaluator::compute_mode_limit(MemoryMode mode, std::optional<double> gigabytes) const {
   return compute_memory_limit(request_.target, mode, gigabytes, request_.workload.world_size);
 }
 
-std::vector<Suggestion> GpuChangeEvaluator::suggest_more_memory() const {
+std::vector<Suggestion> PlanChangeEvaluator::suggest_more_memory() const {
+  const auto* const host = std::get_if<TargetHost>(&request_.target);
+  const char* const memory_name = host == nullptr ? "the GPU's memory" : "the available memory";
+  const int64_t device_bytes = host == nullptr ? request_.gpu().memory_bytes : host->available_memory.bytes;
   std::vector<Suggestion> list;
-  const auto add = [&](std::string argument, std::string note) {
+  const auto add = [&](std::string argument, std::string note, const MemoryLimit& limit) {
     list.push_back({.arguments = {std::move(argument)},
                     .note = std::move(note),
                     .makes_plan_fit = true,
-                    .total_bytes = total_bytes(needed_bytes())});
+                    .total_bytes = needed_bytes() + limit.overhead_bytes()});
   };
   const auto aggressive_limit = compute_mode_limit(MemoryMode::kAggressive, request_.limit_gigabytes);
   if (needed_bytes() <= aggressive_limit.limit_bytes) {
     add(fmt::format("{}=aggressive", keys::memory::kMode),
-        fmt::format("keeps {:g} % of the GPU's memory free instead of {:g} %", aggressive_limit.margin_percent,
-                    plan_.limit.margin_percent));
+        fmt::format("keeps {:g} % of {} free instead of {:g} %", aggressive_limit.margin_percent, memory_name,
+                    plan_.limit.margin_percent),
+        aggressive_limit);
   }
   if (!request_.limit_gigabytes) return list;
-  const double max_gigabytes = to_gigabytes(request_.target.memory_bytes);
   const auto sufficient_gigabytes =
-      find_min_sufficient_limit(*request_.limit_gigabytes, max_gigabytes, [&](double candidate_gigabytes) {
+      find_min_sufficient_limit(*request_.limit_gigabytes, to_gigabytes(device_bytes), [&](double candidate_gigabytes) {
         return needed_bytes() <= compute_mode_limit(request_.mode, candidate_gigabytes).limit_bytes;
       });
   if (sufficient_gigabytes) {
     add(fmt::format("{}={:g}", keys::memory::kLimitGb, *sufficient_gigabytes),
-        "allows the run more of the GPU's memory");
-  } else if (needed_bytes() <= compute_mode_limit(request_.mode, std::nullopt).limit_bytes) {
-    add(fmt::format("{}=auto", keys::memory::kLimitGb), "allows the run all of the GPU's memory");
+        fmt::format("allows the run more of {}", memory_name), compute_mode_limit(request_.mode, sufficient_gigabytes));
+  } else if (const auto full_limit = compute_mode_limit(request_.mode, std::nullopt);
+             needed_bytes() <= full_limit.limit_bytes) {
+    add(fmt::format("{}=auto", keys::memory::kLimitGb), fmt::format("allows the run all of {}", memory_name),
+        full_limit);
   }
   return list;
 }
 
-std::optional<Suggestion> GpuChangeEvaluator::suggest_larger_gpu() const {
+std::optional<Suggestion> PlanChangeEvaluator::suggest_larger_gpu() const {
   const bool fits_without_limit = needed_bytes() <= compute_mode_limit(request_.mode, std::nullopt).limit_bytes;
   if (request_.limit_gigabytes && fits_without_limit) return std::nullopt;
   return planner::suggest_larger_gpu(request_, plan_);
@@ -137,9 +154,14 @@ std::vector<GpuCandidate> list_gpu_candidates(const PlanRequest& request) {
 int64_t measure_min_reserved_bytes(const TargetGpu& target, const PlanRequest& request, const Plan& plan,
                                    int64_t limit_bytes) {
   const DryRunDetail& detail = plan.detail;
-  PlanEvaluator evaluator(request.job, target, request.workload, limit_bytes);
+  PlanEvaluator evaluator({.job = request.job,
+                           .target = target,
+                           .workload = request.workload,
+                           .limit_bytes = limit_bytes,
+                           .worst_cases = PlanEvaluator::WorstCases::kAll});
   const auto min_memory_configs = make_min_memory_configs(request.constraints, request.workload,
-                                                          {detail.num_vision_blocks, detail.num_language_blocks});
+                                                          {detail.num_vision_blocks, detail.num_language_blocks},
+                                                          evaluator.traits().min_loss_chunk_rows);
   const auto min_bytes = find_min_reserved_bytes(evaluator, request.job, request.workload, min_memory_configs,
                                                  limit_bytes, std::numeric_limits<double>::infinity());
   return min_bytes.value_or(std::numeric_limits<int64_t>::max());
@@ -151,7 +173,7 @@ Suggestion make_gpu_suggestion(const GpuCandidate& candidate, int64_t reserved_b
   Suggestion suggestion{.arguments = {},
                         .note = "a larger GPU",
                         .makes_plan_fit = true,
-                        .total_bytes = reserved_bytes + limit.context_bytes + limit.communication_bytes};
+                        .total_bytes = reserved_bytes + limit.overhead_bytes()};
   if (flags.gpu_flag_format.empty()) {
     suggestion.note = fmt::format("a GPU with {} GB or more", candidate.name);
     if (request.limit_gigabytes) suggestion.note += fmt::format(", with {}=auto", keys::memory::kLimitGb);
@@ -168,7 +190,7 @@ std::optional<Suggestion> suggest_larger_gpu(const PlanRequest& request, const P
   int num_dry_runs = 0;
   for (const auto& candidate : list_gpu_candidates(request)) {
     const auto limit = compute_memory_limit(candidate.target, request.mode, std::nullopt, request.workload.world_size);
-    if (candidate.target.memory_bytes <= request.target.memory_bytes ||
+    if (candidate.target.memory_bytes <= request.gpu().memory_bytes ||
         limit.limit_bytes < plan.best_estimate.peaks.reserved_bytes ||
         !supports_precision(*candidate.target.gpu, request.job.precision)) {
       continue;
@@ -215,11 +237,14 @@ std::vector<Suggestion> suggest_faster_settings(const Plan& plan, const CostMode
 
 std::vector<Suggestion> suggest_fitting_changes(const PlanRequest& request, const Plan& plan,
                                                 PlanEvaluator& evaluator) {
-  GpuChangeEvaluator change_evaluator(request, plan, evaluator);
+  PlanChangeEvaluator change_evaluator(request, plan, evaluator);
+  const bool is_for_gpu = std::holds_alternative<TargetGpu>(request.target);
   auto suggestions = make_suggestions(change_evaluator, plan.best_estimate.peaks.reserved_bytes, plan.detail);
-  if (auto suggestion = change_evaluator.suggest_larger_gpu()) suggestions.push_back(std::move(*suggestion));
+  if (is_for_gpu) {
+    if (auto suggestion = change_evaluator.suggest_larger_gpu()) suggestions.push_back(std::move(*suggestion));
+  }
   append_required_memory(suggestions);
-  if (suggestions.empty()) {
+  if (suggestions.empty() && is_for_gpu) {
     suggestions.push_back(
         {.arguments = {},
          .note = "smaller samples, LoRA on 4-bit weights or a larger GPU do not suffice; use a smaller model",

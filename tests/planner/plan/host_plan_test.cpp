@@ -1,4 +1,4 @@
-#include "vlmtrain/planner/cpu_plan.h"
+#include "vlmtrain/planner/plan.h"
 
 #include <ATen/Context.h>
 #include <gmock/gmock.h>
@@ -7,6 +7,7 @@
 #include "parity/case.h"
 #include "planner/dry_run.h"
 #include "planner/dry_run/cpu_dry_run.h"
+#include "planner/search/plan_evaluator.h"
 #include "planner/dry_run/dry_run_session.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/memory/allocation_tracking.h"
@@ -114,22 +115,30 @@ TEST(CpuDryRunTest, MatchesTheCpuWithLoraAndCompressedMoments) {
 }
 
 /// SmolVLM-256M with samples of up to 17 tiles, too large to train in a test.
-class CpuPlanTest : public testing::Test {
+class HostPlanTest : public testing::Test {
  protected:
-  CpuPlanRequest request(double gigabytes, int64_t global_batch = 4) const {
-    CpuPlanRequest request;
-    request.model = "smolvlm-256m";
-    request.job = model_.job();
-    request.available_memory = {.bytes = static_cast<int64_t>(gigabytes * 1e9), .limit_source = "a test"};
-    request.memory_requirements = {
-        .process_bytes = 200'000'000, .largest_sample_bytes = 13'000'000, .samples_per_step = global_batch};
-    request.workload = {.worst_batches = {{.shapes = {shape_}, .first_sample_id = "largest"}},
-                        .global_batch_size = global_batch};
-    request.max_micro_batch_size = global_batch;
-    return request;
+  PlanRequest request(double gigabytes, int64_t global_batch = 4) const {
+    return {.model = "smolvlm-256m",
+            .job = model_.job(),
+            .target = TargetHost{.available_memory = {.bytes = static_cast<int64_t>(gigabytes * 1e9),
+                                                      .limit_source = "a test"},
+                                 .requirements = {.process_bytes = 200'000'000,
+                                                  .largest_sample_bytes = 13'000'000,
+                                                  .samples_per_step = global_batch},
+                                 .max_micro_batch_size = global_batch},
+            .limit_gigabytes = std::nullopt,
+            .workload = {.worst_batches = {{.shapes = {shape_}, .first_sample_id = "largest"}},
+                         .global_batch_size = global_batch},
+            .constraints = {}};
   }
 
-  static std::vector<std::string> list_texts(const CpuPlan& plan) {
+  /// The reserved bytes of a config with the worst batch of the request.
+  static int64_t measure_reserved_bytes(const PlanRequest& request, const StepConfig& step_config) {
+    PlanEvaluator evaluator({.job = request.job, .target = request.target, .workload = request.workload});
+    return evaluator.dry_run(step_config).peaks.reserved_bytes;
+  }
+
+  static std::vector<std::string> list_texts(const Plan& plan) {
     std::vector<std::string> texts;
     for (const auto& suggestion : plan.suggestions) texts.push_back(suggestion.text());
     return texts;
@@ -139,18 +148,18 @@ class CpuPlanTest : public testing::Test {
   const data::SampleShape shape_ = model_.shape({.images = 1, .image_width = 1024, .image_height = 1024});
 };
 
-TEST_F(CpuPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPasses) {
+TEST_F(HostPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPasses) {
   int64_t micro_batch = 4;
   int64_t recomputed = 0;
   for (const double gigabytes : {200, 100, 40, 30, 20, 14, 10, 8, 7}) {
     SCOPED_TRACE(gigabytes);
-    const CpuPlan plan = make_cpu_plan(request(gigabytes));
+    const Plan plan = make_plan(request(gigabytes));
     ASSERT_TRUE(plan.fits);
-    EXPECT_LE(plan.needed_bytes(), plan.limit.available_tensor_bytes);
-    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.available_memory.bytes);
-    EXPECT_LE(plan.step_config.micro_batch_size, micro_batch);
-    micro_batch = plan.step_config.micro_batch_size;
-    const int64_t blocks = plan.step_config.recompute.vision + plan.step_config.recompute.language;
+    EXPECT_LE(plan.peaks().reserved_bytes, plan.limit.limit_bytes);
+    EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.allowed_bytes);
+    EXPECT_LE(plan.best_estimate.step_config.micro_batch_size, micro_batch);
+    micro_batch = plan.best_estimate.step_config.micro_batch_size;
+    const int64_t blocks = plan.best_estimate.step_config.recompute.vision + plan.best_estimate.step_config.recompute.language;
     EXPECT_GE(blocks, recomputed);
     recomputed = blocks;
     EXPECT_TRUE(micro_batch == 1 || blocks == 0);
@@ -161,51 +170,51 @@ TEST_F(CpuPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPasse
   EXPECT_GT(recomputed, 0);
 }
 
-TEST_F(CpuPlanTest, RecomputesAsFewBlocksAsPossible) {
-  const CpuPlan plan = make_cpu_plan(request(9));
+TEST_F(HostPlanTest, RecomputesAsFewBlocksAsPossible) {
+  const Plan plan = make_plan(request(9));
   ASSERT_TRUE(plan.fits);
-  StepConfig fewer_blocks = plan.step_config;
+  StepConfig fewer_blocks = plan.best_estimate.step_config;
   ASSERT_GT(fewer_blocks.recompute.vision, 0);
   (fewer_blocks.recompute.language > 0 ? fewer_blocks.recompute.language : fewer_blocks.recompute.vision) -= 1;
-  EXPECT_GT(measure_needed_cpu_bytes(model_.job(), plan.workload, fewer_blocks), plan.limit.available_tensor_bytes);
+  EXPECT_GT(measure_reserved_bytes(request(9), fewer_blocks), plan.limit.limit_bytes);
 }
 
-TEST_F(CpuPlanTest, ADryRunTakesNoMemory) {
+TEST_F(HostPlanTest, ADryRunTakesNoMemory) {
   const int64_t before = memory::get_peak_resident_bytes();
-  const CpuPlan plan = make_cpu_plan(request(200));
-  EXPECT_GT(plan.peak_bytes, 20'000'000'000);
+  const Plan plan = make_plan(request(200));
+  EXPECT_GT(plan.peaks().allocated_bytes, 20'000'000'000);
   EXPECT_LT(memory::get_peak_resident_bytes() - before, 500'000'000);
 }
 
-TEST_F(CpuPlanTest, ConstraintsAreKept) {
-  CpuPlanRequest constrained_request = request(40);
+TEST_F(HostPlanTest, ConstraintsAreKept) {
+  PlanRequest constrained_request = request(40);
   constrained_request.constraints = {
       .micro_batch_size = 2, .recompute = {"3+5"}, .vision_tiles_per_pass = 4, .loss_chunk_rows = 77};
-  const CpuPlan plan = make_cpu_plan(constrained_request);
+  const Plan plan = make_plan(constrained_request);
   ASSERT_TRUE(plan.fits);
-  EXPECT_EQ(plan.step_config.micro_batch_size, 2);
-  EXPECT_EQ(plan.step_config.recompute, (models::RecomputeBlockCounts{3, 5}));
-  EXPECT_EQ(plan.step_config.vision_tiles_per_pass, 4);
-  EXPECT_EQ(plan.step_config.loss_chunk_rows, 77);
+  EXPECT_EQ(plan.best_estimate.step_config.micro_batch_size, 2);
+  EXPECT_EQ(plan.best_estimate.step_config.recompute, (models::RecomputeBlockCounts{3, 5}));
+  EXPECT_EQ(plan.best_estimate.step_config.vision_tiles_per_pass, 4);
+  EXPECT_EQ(plan.best_estimate.step_config.loss_chunk_rows, 77);
 }
 
-TEST_F(CpuPlanTest, SuggestsChangesWhereNothingFits) {
-  CpuPlanRequest constrained_request = request(8, 2);
+TEST_F(HostPlanTest, SuggestsChangesWhereNothingFits) {
+  PlanRequest constrained_request = request(8, 2);
   constrained_request.constraints.micro_batch_size = 2;
   constrained_request.constraints.recompute = {"none"};
-  const CpuPlan plan = make_cpu_plan(constrained_request);
+  const Plan plan = make_plan(constrained_request);
   EXPECT_FALSE(plan.fits);
-  EXPECT_GT(plan.needed_bytes(), plan.limit.available_tensor_bytes);
+  EXPECT_GT(plan.peaks().reserved_bytes, plan.limit.limit_bytes);
   EXPECT_THAT(list_texts(plan), Contains(HasSubstr("memory.recompute=auto")));
 
-  const CpuPlan small_plan = make_cpu_plan(request(4, 1));
+  const Plan small_plan = make_plan(request(4, 1));
   EXPECT_FALSE(small_plan.fits);
   EXPECT_THAT(list_texts(small_plan), Contains(HasSubstr("lora.rank=16")));
-  EXPECT_THAT(make_cpu_plan(request(0.6, 1)).suggestions, IsEmpty());
+  EXPECT_THAT(make_plan(request(0.6, 1)).suggestions, IsEmpty());
 }
 
 /// Applies a CPU suggestion to the request. Returns false for an unknown argument.
-bool apply(const Suggestion& suggestion, CpuPlanRequest& request) {
+bool apply(const Suggestion& suggestion, PlanRequest& request) {
   for (const auto& argument : suggestion.arguments) {
     const std::string key = argument.substr(0, argument.find('='));
     const std::string value = argument.substr(argument.find('=') + 1);
@@ -235,9 +244,9 @@ bool apply(const Suggestion& suggestion, CpuPlanRequest& request) {
 }
 
 /// One long text among short samples: the text can be dropped, and the user's limit can be raised.
-TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
+TEST_F(HostPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
   const data::SampleShape text = model_.shape({.images = 0, .text_tokens = 20'000, .label_tokens = 12'000});
-  CpuPlanRequest limited_request = request(40, 1);
+  PlanRequest limited_request = request(40, 1);
   limited_request.limit_gigabytes = 6.5;
   limited_request.workload.worst_batches = {{.shapes = {text, shape_}, .first_sample_id = "long"}};
   limited_request.sample_limits = {{.argument_format = "data.max_length={} data.on_bad_sample=skip",
@@ -251,7 +260,7 @@ TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
                                         remaining.worst_batches = {{.shapes = {shape_}, .first_sample_id = "short"}};
                                       return LimitedSamples{.workload = remaining, .num_dropped = 1, .num_samples = 3};
                                     }}};
-  const CpuPlan plan = make_cpu_plan(limited_request);
+  const Plan plan = make_plan(limited_request);
   ASSERT_FALSE(plan.fits);
   EXPECT_EQ(plan.worst_batch.first_sample_id, "long");
   EXPECT_THAT(list_texts(plan),
@@ -260,49 +269,49 @@ TEST_F(CpuPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
   for (const auto& suggestion : plan.suggestions) {
     SCOPED_TRACE(suggestion.text());
     EXPECT_THAT(suggestion.text(), Not(HasSubstr("GPU")));
-    CpuPlanRequest changed = limited_request;
+    PlanRequest changed = limited_request;
     ASSERT_TRUE(apply(suggestion, changed));
-    EXPECT_TRUE(make_cpu_plan(changed).fits);
+    EXPECT_TRUE(make_plan(changed).fits);
   }
   // The last hundredth that does not suffice.
   for (const auto& suggestion : plan.suggestions) {
     if (!suggestion.arguments.front().starts_with("memory.limit_gb=")) continue;
     limited_request.limit_gigabytes = std::stod(suggestion.arguments.front().substr(16)) - 0.1;
-    EXPECT_FALSE(make_cpu_plan(limited_request).fits);
+    EXPECT_FALSE(make_plan(limited_request).fits);
   }
 }
 
-TEST_F(CpuPlanTest, SuggestsNoLimitAboveTheAvailableMemory) {
-  CpuPlanRequest limited_request = request(5, 1);
+TEST_F(HostPlanTest, SuggestsNoLimitAboveTheAvailableMemory) {
+  PlanRequest limited_request = request(5, 1);
   limited_request.limit_gigabytes = 4.5;
-  const CpuPlan plan = make_cpu_plan(limited_request);
+  const Plan plan = make_plan(limited_request);
   ASSERT_FALSE(plan.fits);
   EXPECT_THAT(list_texts(plan), Not(Contains(HasSubstr("memory.limit_gb"))));
 }
 
 /// Needs 96 % of the memory in the only allowed config.
-TEST_F(CpuPlanTest, SuggestsASmallerMargin) {
-  CpuPlanRequest limited_request = request(200, 1);
+TEST_F(HostPlanTest, SuggestsASmallerMargin) {
+  PlanRequest limited_request = request(200, 1);
   limited_request.constraints = {
       .micro_batch_size = 1, .recompute = {"all"}, .vision_tiles_per_pass = 0, .loss_chunk_rows = 64};
-  const auto needed = static_cast<double>(make_cpu_plan(limited_request).total_bytes());
-  limited_request.available_memory.bytes = static_cast<int64_t>(needed / 0.96);
-  const CpuPlan plan = make_cpu_plan(limited_request);
+  const auto needed = static_cast<double>(make_plan(limited_request).total_bytes());
+  std::get<TargetHost>(limited_request.target).available_memory.bytes = static_cast<int64_t>(needed / 0.96);
+  const Plan plan = make_plan(limited_request);
   ASSERT_FALSE(plan.fits);
   EXPECT_THAT(list_texts(plan),
-              Contains(HasSubstr("memory.mode=aggressive: keeps 2 % of the memory free instead of 5")));
+              Contains(HasSubstr("memory.mode=aggressive: keeps 2 % of the available memory free instead of 5")));
   limited_request.mode = MemoryMode::kAggressive;
-  EXPECT_TRUE(make_cpu_plan(limited_request).fits);
+  EXPECT_TRUE(make_plan(limited_request).fits);
 }
 
-TEST_F(CpuPlanTest, TheJsonAddsUp) {
-  const CpuPlan plan = make_cpu_plan(request(200));
+TEST_F(HostPlanTest, TheJsonAddsUp) {
+  const Plan plan = make_plan(request(200));
   const auto json = plan.to_json();
   EXPECT_EQ(json["fits"], true);
   EXPECT_EQ(json["device"], "cpu");
   EXPECT_EQ(json["available_bytes"], 200'000'000'000);
   EXPECT_EQ(json["available_limited_by"], "a test");
-  EXPECT_EQ(json["limit_bytes"], plan.limit.available_tensor_bytes);
+  EXPECT_EQ(json["limit_bytes"], plan.limit.limit_bytes);
   const auto& memory = json["memory"];
   int64_t total = 0;
   for (const auto* const key : {"allocated_peak_bytes", "fragmentation_bytes", "process_bytes",
@@ -310,34 +319,32 @@ TEST_F(CpuPlanTest, TheJsonAddsUp) {
     total += memory[key].get<int64_t>();
   }
   EXPECT_EQ(memory["total_bytes"], total);
-  EXPECT_EQ(memory["allocated_peak_bytes"], plan.peak_bytes);
+  EXPECT_EQ(memory["allocated_peak_bytes"], plan.peaks().allocated_bytes);
 }
 
-TEST_F(CpuPlanTest, TheLimitIsTheAvailableMemoryLessMarginProcessAndSamples) {
+TEST_F(HostPlanTest, TheLimitIsTheAvailableMemoryLessMarginProcessAndSamples) {
   const HostMemoryRequirements needs{.process_bytes = 300'000'000,
                                      .largest_sample_bytes = 20'000'000,
                                      .decode_bytes = 50'000'000,
                                      .samples_per_step = 4,
                                      .num_loader_threads = 2};
-  const HostMemoryLimit limit = compute_host_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
-                                                          MemoryMode::kConservative, needs);
+  const auto compute_limit = [](int64_t bytes, const HostMemoryRequirements& requirements) {
+    const TargetHost host{.available_memory = {.bytes = bytes, .limit_source = "a test"}, .requirements = requirements};
+    return compute_memory_limit(host, MemoryMode::kConservative, 8.0, /*world_size=*/1);
+  };
+  const MemoryLimit limit = compute_limit(10'000'000'000, needs);
   EXPECT_EQ(limit.prefetch_bytes, 2 * 4 * needs.largest_sample_bytes);
   EXPECT_EQ(limit.decoded_samples_bytes, (2 * 4 + 4 + 2) * needs.largest_sample_bytes + 2 * needs.decode_bytes);
   // Each of several ranks skips the samples of the others.
   HostMemoryRequirements multi_rank = needs;
   multi_rank.world_size = 3;
-  EXPECT_EQ(compute_host_memory_limit({.bytes = 10'000'000'000, .limit_source = "a test"}, 8.0,
-                                      MemoryMode::kConservative, multi_rank)
-                .prefetch_bytes,
-            (2 * 4 + 2) * needs.largest_sample_bytes);
-  EXPECT_EQ(limit.available_memory.bytes, 8'000'000'000);
-  EXPECT_EQ(limit.available_memory.limit_source, "memory.limit_gb");
+  EXPECT_EQ(compute_limit(10'000'000'000, multi_rank).prefetch_bytes, (2 * 4 + 2) * needs.largest_sample_bytes);
+  EXPECT_EQ(limit.allowed_bytes, 8'000'000'000);
+  EXPECT_EQ(limit.limit_source, "memory.limit_gb");
   EXPECT_EQ(limit.margin_bytes, 800'000'000);
-  EXPECT_NEAR(static_cast<double>(limit.compute_total_bytes(limit.available_tensor_bytes)), 7'200'000'000, 10);
+  EXPECT_NEAR(static_cast<double>(limit.limit_bytes + limit.overhead_bytes()), 7'200'000'000, 10);
   // A limit above the available memory has no effect.
-  EXPECT_EQ(compute_host_memory_limit({.bytes = 1'000, .limit_source = "a test"}, 8.0, MemoryMode::kBalanced, {})
-                .available_memory.bytes,
-            1'000);
+  EXPECT_EQ(compute_limit(1'000, {}).allowed_bytes, 1'000);
 }
 
 TEST(ComputePrefetchBytesTest, IsAQuarterOfTheRemainingMemory) {

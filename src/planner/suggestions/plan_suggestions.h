@@ -15,25 +15,25 @@ namespace vlmtrain::planner {
 std::vector<Suggestion> suggest_faster_settings(const Plan& plan, const CostModel& cost_model);
 
 /// Returns changes with which a plan fits that does not fit otherwise, verified by dry runs, the
-/// smallest change first. If there are none, returns a note that suggests a smaller model. `plan`
-/// is the plan of `request`, and `evaluator` has its dry runs.
+/// smallest change first. If there are none for a GPU, returns a note that suggests a smaller model.
+/// `plan` is the plan of `request`, and `evaluator` has its dry runs.
 std::vector<Suggestion> suggest_fitting_changes(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator);
 
-/// Evaluates changes of a GPU plan with dry runs. Bytes are reserved bytes.
-class GpuChangeEvaluator final : public ChangeEvaluator {
+/// Evaluates changes of a plan with dry runs. Bytes are reserved bytes.
+class PlanChangeEvaluator final : public ChangeEvaluator {
  public:
   /// The arguments must outlive the evaluator.
-  GpuChangeEvaluator(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator);
+  PlanChangeEvaluator(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator);
 
   std::optional<int64_t> measure_min_bytes(const Job& job, const Workload& workload,
                                            const StepConstraints& constraints) override;
   std::optional<RelaxedPlan> replan(const StepConstraints& constraints) override;
   int64_t limit_bytes() const override { return plan_.limit.limit_bytes; }
-  int64_t total_bytes(int64_t bytes) const override { return bytes + plan_.overhead_bytes(); }
+  int64_t total_bytes(int64_t bytes) const override { return bytes + plan_.limit.overhead_bytes(); }
   std::vector<Suggestion> suggest_more_memory() const override;
 
   /// Does the same as planner::suggest_larger_gpu(). Returns nullopt also if the request's GPU
-  /// would be large enough without memory.limit_gb.
+  /// would be large enough without memory.limit_gb. REQUIRES: the plan is for a GPU.
   std::optional<Suggestion> suggest_larger_gpu() const;
 
  private:
