@@ -107,7 +107,8 @@ void declare_options(OptionTable& table, DataOptions& options) {
               "applies to all samples of the source (docs/data.md).",
        .resume = ResumeRule::kIfRequested,
        .hints = {{.names = {"dataset", "datasets", "dataset_name", "dataset_path", "train_file", "train_data",
-                            "data_path", "data_file", "dataset_use", "train_dataset"},
+                            "data_path", "data_file", "dataset_use", "train_dataset", "path_or_dataset", "meta_path",
+                            "annotation_path", "dataset_dir"},
                   .text = "data.train: a file of conversations"}}});
   table.add_structured_option(
       keys::data::kTaskShares, "map or list", [&options] { return options.task_shares.to_json(); },
@@ -129,8 +130,10 @@ void declare_options(OptionTable& table, DataOptions& options) {
       {.doc = "Evaluation data, as data.train; or a share of its samples such as 0.05, which are held out of training "
               "and drawn with training.seed. Empty: none.",
        .resume = ResumeRule::kFree,
-       .hints = {{.names = {"eval_dataset", "val_dataset", "validation_file", "eval_file", "val_data",
-                            "test_datasets"}}}},
+       .hints =
+           {{.names = {"val_size", "val_set_size", "split_dataset_ratio", "validation_split", "validation_dataset"},
+             .text = "data.eval: a data set, or a share of the training data such as 0.05"},
+            {.names = {"eval_dataset", "val_dataset", "validation_file", "eval_file", "val_data", "test_datasets"}}}},
       make_share_or_path_check());
   table.add(
       keys::data::kColumns, options.columns,
@@ -186,7 +189,10 @@ void declare_options(OptionTable& table, DataOptions& options) {
       keys::data::kTrainOn, options.train_on, {{"all", TrainedAnswers::kAll}, {"last", TrainedAnswers::kLast}},
       {.doc = "Answers of a conversation that are in the loss. all: all answers. last: only the last one. Answers "
               "that a record excludes (`loss: false`, docs/data.md) are in neither.",
-       .resume = ResumeRule::kIfRequested});
+       .resume = ResumeRule::kIfRequested,
+       .hints = {{.names = {"assistant_only_loss", "completion_only_loss", "train_on_inputs", "train_on_prompt",
+                            "mask_history"},
+                  .text = "data.train_on: all answers or the last one; only answers are learned"}}});
   table.add(
       keys::data::kPacking, options.packing,
       {.doc = "If true, samples are combined into packs of up to `data.pack_max_tokens` tokens, and "
@@ -224,7 +230,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
            "model's processor.",
        .resume = ResumeRule::kFree,
        .unit = "pixels",
-       .hints = {{.names = {"max_pixels", "image_size", "image_resolution"}}}},
+       .hints = {{.names = {"max_pixels", "image_size", "image_resolution", "video_max_pixels", "max_dynamic_patch"}}}},
       allow_auto(at_least<int64_t>(1)));
   table.add(
       keys::data::kMaskImageSize, options.mask_image_size,
@@ -293,7 +299,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
            "family's if it has none. Otherwise the name of a template of the checkpoint or of the program, or a file "
            "that ends with `.jinja`. Saved checkpoints then contain that template.",
        .resume = ResumeRule::kIfRequested,
-       .hints = {{.names = {"template", "conv_version", "conv_mode", "conversation_template"}}}});
+       .hints = {{.names = {"template", "conv_version", "conv_mode", "conversation_template", "conv_style"}}}});
   table.add(
       keys::data::kChatTemplateDate, options.chat_template_date,
       {.doc = "Date that a template uses as today's date, such as 2026-11-22. auto: the day on which the run starts.",

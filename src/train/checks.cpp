@@ -117,7 +117,7 @@ constexpr std::array kRunFileNames{"config.yaml",       "epochs.jsonl", "data_ch
 constexpr std::array kRunFolderNames{"checkpoints", "tensorboard"};
 
 /// Paths that a run reads, with the key that names them.
-using RunInputPaths = std::vector<std::pair<std::string, fs::path>>;
+using RunInputPaths = std::vector<std::pair<std::string_view, fs::path>>;
 
 /// Returns the inputs that exist.
 RunInputPaths collect_input_paths(const Config& config) {
@@ -178,17 +178,17 @@ void check_output_files(const Config& config, const fs::path& config_file) {
   const bool is_saved_config =
       is_same_path(config_file, folder / "config.yaml") && is_resolved_config_file(config_file);
   if (!is_saved_config) inputs.emplace_back("--config", config_file);
-  constexpr const char* kAdvice = fmt::format("copy it elsewhere, or choose another {}", keys::output::kDir);
+  const std::string advice = fmt::format("copy it elsewhere, or choose another {}", keys::output::kDir);
   for (const auto& [option, path] : inputs) {
     for (const char* const name : kRunFileNames) {
       if (!is_same_path(path, folder / name)) continue;
       throw usage_error("{}: {} is {}, a file that the run writes; {}", option, path.string(), (folder / name).string(),
-                        kAdvice);
+                        advice);
     }
     for (const char* const name : kRunFolderNames) {
       if (!is_inside_folder(path, folder / name)) continue;
       throw usage_error("{}: {} is in {}, a folder that the run writes and clears; {}", option, path.string(),
-                        (folder / name).string(), kAdvice);
+                        (folder / name).string(), advice);
     }
   }
   if (!is_saved_config) check_no_unrelated_files(folder);

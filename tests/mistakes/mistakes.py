@@ -123,6 +123,30 @@ for line, here in {
         "load_in_4bit: true": "model.quantization: nf4", "report_to: wandb": "output.tensorboard",
         "save_total_limit: 3": "output.save_total_limit", "dataloader_num_workers: 4": "data.num_workers"}.items():
     add(f"`{line}`", TRAIN, 2, "train.yaml:6: unknown key", here, prepare=setting(line))
+# Keys of the other trainers' own examples, in their sections: each is answered with its equivalent.
+PEERS = {
+    "LLaMA-Factory": {"model_name_or_path": "model.path", "video_max_pixels": "data.image_max_pixels", "finetuning_type": "lora.rank", "lora_target": "lora.target_modules",
+                      "dataset": "data.train", "template": "data.chat_template", "cutoff_len": "data.max_length", "max_samples": "training.max_steps",
+                      "preprocessing_num_workers": "data.num_workers", "overwrite_output_dir": "training.resume", "plot_loss": "output.tensorboard",
+                      "ddp_timeout": "distributed.rendezvous_seconds", "val_size": "data.eval", "per_device_eval_batch_size": "training.eval_batch_size"},
+    "axolotl": {"base_model": "model.path", "sequence_len": "data.max_length", "datasets": "data.train", "val_set_size": "data.eval", "lora_r": "lora.rank",
+                "lora_target_modules": "lora.target_modules", "num_epochs": "training.epochs", "optimizer": "training.optimizer_states", "wandb_project": "output.tensorboard",
+                "evals_per_epoch": "training.eval_steps", "saves_per_epoch": "output.save_steps", "pad_to_sequence_len": "nothing to set", "processor_type": "no equivalent"},
+    "ms-swift": {"train_type": "lora.rank", "split_dataset_ratio": "data.eval", "torch_dtype": "training.precision", "freeze_vit": "model.freeze_vision_tower",
+                 "freeze_aligner": "model.freeze_projector", "freeze_llm": "model.freeze_language_model", "vit_lr": "training.vision_learning_rate", "attn_impl": "nothing to set"},
+    "Qwen2-VL-Finetune": {"model_id": "model.path", "lora_namespan_exclude": "lora.target_modules", "vision_lora": "lora.target_modules", "merger_lr": "training.projector_learning_rate",
+                          "image_folder": "data.image_root", "max_pixels": "data.image_max_pixels", "nframes": "data.video_max_frames", "disable_flash_attn2": "nothing to set"},
+    "TRL and Unsloth": {"max_seq_length": "data.max_length", "finetune_vision_layers": "model.freeze_vision_tower", "random_state": "training.seed",
+                        "use_gradient_checkpointing": "memory.recompute", "assistant_only_loss": "data.train_on", "load_in_4bit": "model.quantization"},
+    "NeMo Automodel": {"local_batch_size": "training.micro_batch_size", "ckpt_every_steps": "output.save_steps", "val_every_steps": "training.eval_steps", "dim": "lora.rank",
+                       "match_all_linear": "lora.target_modules", "tp_size": "distributed.sharding", "path_or_dataset": "data.train", "betas": "training.adam_beta1"},
+    "LLaVA and InternVL": {"mm_projector_lr": "training.projector_learning_rate", "conv_version": "data.chat_template", "data_path": "data.train", "model_max_length": "data.max_length",
+                           "meta_path": "data.train", "conv_style": "data.chat_template", "use_llm_lora": "lora.rank", "max_dynamic_patch": "data.image_max_pixels", "image_aspect_ratio": "config.json"},
+}
+for trainer, keys in PEERS.items():
+    add(f"keys of {trainer}", TRAIN, 2, f"{len(keys)} errors in the configuration",
+        *[f"unknown key {key}; the equivalent in vlmtrain: " for key in keys], *keys.values(),
+        prepare=top_level("\n".join(f"{key}: 1" for key in keys)))
 add("`model_name_or_path: …` at the top", TRAIN, 2, "train.yaml:10", "model.path", prepare=top_level("model_name_or_path: model"))
 add("`output_dir: out` at the top", TRAIN, 2, "train.yaml:10", "output.dir", prepare=top_level("output_dir: out"))
 add("indented with a tab", TRAIN, 2, "train.yaml:2: this line is indented with a tab", prepare=config("model:\n\tpath: model\ndata:\n\ttrain: data.json\n"))

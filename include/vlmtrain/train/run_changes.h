@@ -32,7 +32,7 @@ inline constexpr const char* kTotalStepsKey = "steps (training.max_steps or trai
 nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t num_samples);
 
 /// Returns the value of a key as text, for any JSON type; empty if it is missing.
-std::string format_setting_value(const nlohmann::ordered_json& fingerprint, const std::string& key);
+std::string format_setting_value(const nlohmann::ordered_json& fingerprint, std::string_view key);
 
 /// A setting whose value differs from the value in the run's checkpoint.
 struct SettingChange {

@@ -39,7 +39,7 @@ CLI::Validator make_non_negative_check() {
 }  // namespace
 
 void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
-  const auto add_flag = [&](const char* flag, auto& value, const char* description) {
+  const auto add_flag = [&](const char* flag, auto& value, const std::string& description) {
     return command.add_option(flag, value, description)->take_last();
   };
   add_flag("--images", arguments.num_images, "number of images per sample [1; with a video 0]");
@@ -81,11 +81,14 @@ void declare_arguments(CLI::App& command, TrainArguments& arguments) {
 namespace {
 
 /// Adds a flag that sets the configuration key `key`, by an entry of `arguments.flag_overrides`.
-void add_config_key_flag(CLI::App& command, PlanArguments& arguments, const char* flag, const std::string& key,
+void add_config_key_flag(CLI::App& command, PlanArguments& arguments, const char* flag, std::string_view key,
                          const std::string& description) {
   command
       .add_option_function<std::string>(
-          flag, [&arguments, key](const std::string& value) { arguments.flag_overrides.push_back(key + "=" + value); },
+          flag,
+          [&arguments, key](const std::string& value) {
+            arguments.flag_overrides.push_back(fmt::format("{}={}", key, value));
+          },
           fmt::format("{} ({})", description, key))
       ->take_last();
 }

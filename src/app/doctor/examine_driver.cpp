@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "app/doctor/examination.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/driver.h"
@@ -25,10 +26,10 @@ void check_gpu_environment(Section& section, const DoctorContext& context) {
     if (const char* const value = std::getenv(name)) facts.push_back(fmt::format("{}={}", name, value));
   }
   if (!context.ignored_env_settings.empty()) {
-    section.warn(
-        fmt::format("{} in the environment: runs ignore it, because plans do not account for it; unset it, or set the "
-                    "configuration keys instead (memory.expandable_segments, memory.limit_gb)",
-                    fmt::join(context.ignored_env_settings, ", ")));
+    section.warn(fmt::format(
+        "{} in the environment: runs ignore it, because plans do not account for it; unset it, or set the "
+        "configuration keys instead ({}, {})",
+        fmt::join(context.ignored_env_settings, ", "), keys::memory::kExpandableSegments, keys::memory::kLimitGb));
   }
   if (const char* const value = std::getenv(kLaunchBlockingEnvVar);
       value != nullptr && std::string_view(value) == "1") {

@@ -220,7 +220,7 @@ std::filesystem::path find_temporary_folder() {
 Section examine_disk(const DoctorContext& context) {
   return examine_in_subprocess({.name = "disk", .activity = "writing a file"}, [&](Section& section) {
     const bool has_output_dir = !context.output_dir.empty();
-    examine_folder(section, has_output_dir ? keys::output::kDir : "present folder",
+    examine_folder(section, has_output_dir ? std::string(keys::output::kDir) : "present folder",
                    has_output_dir ? context.output_dir : ".", has_output_dir ? Severity::kFail : Severity::kWarn);
     examine_folder(section, "temporary folder", find_temporary_folder(), Severity::kWarn);
   });

@@ -23,12 +23,13 @@ constexpr const char* kDefaultModelPreset = "llava-1.5-7b";
 
 /// Returns the last argument key=value for a key, or for any key of a section; nothing if there is
 /// no such argument. Does not read the file of --config.
-std::optional<std::string> find_override(const PlanArguments& arguments, const std::string& key_or_section) {
+std::optional<std::string> find_override(const PlanArguments& arguments, std::string_view key_or_section) {
   std::optional<std::string> last_override;
   for (const auto* overrides : {&arguments.flag_overrides, &arguments.overrides}) {
     for (const auto& text : *overrides) {
-      const std::string key = text.substr(0, text.find('='));
-      if (key == key_or_section || key.starts_with(key_or_section + ".")) last_override = text;
+      const std::string_view key = std::string_view(text).substr(0, text.find('='));
+      const bool is_in_section = key.starts_with(key_or_section) && key.substr(key_or_section.size()).starts_with('.');
+      if (key == key_or_section || is_in_section) last_override = text;
     }
   }
   return last_override;
@@ -39,24 +40,22 @@ void check_finetune_flag(const PlanArguments& arguments, const train::Config& co
   const auto reject_key = [](const std::string& key, const std::string& flag, const std::string& advice) {
     throw usage_error("--finetune {} contradicts {}: {}", flag, key, advice);
   };
+  const std::string no_lora = fmt::format("{}=0", keys::lora::kRank);
   if (arguments.finetuning_type == "full") {
-    for (const char* key : {"lora", keys::model::kAdapter}) {
+    for (const std::string_view key : {std::string_view("lora"), keys::model::kAdapter}) {
       const auto text = find_override(arguments, key);
-      if (!text || *text == fmt::format("{}=0", keys::lora::kRank) ||
-          *text == fmt::format("{}=", keys::model::kAdapter))
-        continue;
+      if (!text || *text == no_lora || *text == fmt::format("{}=", keys::model::kAdapter)) continue;
       reject_key(*text, "full", "the key enables LoRA; omit one of the two");
     }
     if (config.model.quantization != nn::Quantization::kNone) {
-      reject_key(fmt::format("{}=", keys::model::kQuantization) + nn::to_string(config.model.quantization), "full",
+      reject_key(fmt::format("{}={}", keys::model::kQuantization, nn::to_string(config.model.quantization)), "full",
                  fmt::format("trained weights cannot be quantized; use --finetune lora, or {}=none",
                              keys::model::kQuantization));
     }
   }
-  if (arguments.finetuning_type == "lora" &&
-      find_override(arguments, keys::lora::kRank) == fmt::format("{}=0", keys::lora::kRank)) {
+  if (arguments.finetuning_type == "lora" && find_override(arguments, keys::lora::kRank) == no_lora) {
     reject_key(
-        fmt::format("{}=0", keys::lora::kRank), "lora",
+        no_lora, "lora",
         fmt::format("rank 0 disables LoRA; set a rank such as {}=16, or use --finetune full", keys::lora::kRank));
   }
 }

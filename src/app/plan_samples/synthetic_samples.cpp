@@ -125,16 +125,15 @@ UserError make_rejection_error(const std::vector<SampleVariant>& variants,
 
 /// Returns the configuration keys and flags that make the samples smaller.
 std::vector<planner::SampleLimit> make_limits(const std::vector<SampleVariant>& variants,
-                                              const PlanArguments& arguments, const train::Config& config) {
+                                              const PlanArguments& plan_arguments, const train::Config& plan_config) {
   const data::SampleShape& shape = variants.back().shape;
-  const planner::Workload workload = make_workload(variants, arguments, config);
+  const planner::Workload workload = make_workload(variants, plan_arguments, plan_config);
   std::vector<planner::SampleLimit> sample_limits;
   const auto add_limit = [&](planner::SampleLimit limit, const auto& change) {
-    limit.measure = [arguments, config, change](int64_t value, bool /*all*/) {
-      return make_limited_samples(arguments, config,
-                                  [&](PlanArguments& changed_arguments, train::Config& changed_config) {
-                                    change(value, changed_arguments, changed_config);
-                                  });
+    limit.measure = [plan_arguments, plan_config, change](int64_t value, bool /*all*/) {
+      return make_limited_samples(plan_arguments, plan_config, [&](PlanArguments& arguments, train::Config& config) {
+        change(value, arguments, config);
+      });
     };
     sample_limits.push_back(std::move(limit));
   };
@@ -150,7 +149,7 @@ std::vector<planner::SampleLimit> make_limits(const std::vector<SampleVariant>& 
   if (shape.video_frames > 0) {
     // With --fps, frames are sampled from the video, up to data.video_max_frames. Without it, all
     // frames are used, so only a shorter video helps.
-    const bool has_fps = arguments.samples.fps.has_value();
+    const bool has_fps = plan_arguments.samples.fps.has_value();
     add_limit({.argument_format = has_fps ? fmt::format("{}={{}}", keys::data::kVideoMaxFrames) : "--video-frames {}",
                .max_useful_value = shape.video_frames,
                .find_min = [] { return train::kMinSuggestedFrames; },
@@ -197,7 +196,7 @@ std::vector<planner::SampleLimit> make_limits(const std::vector<SampleVariant>& 
   }
   const int64_t text_tokens = shape.tokens - shape.image_tokens;
   add_limit({.argument_format = "--text-tokens {}",
-             .max_useful_value = arguments.samples.num_text_tokens.value_or(
+             .max_useful_value = plan_arguments.samples.num_text_tokens.value_or(
                  std::min(text_tokens, models::SyntheticSample{}.text_tokens)),
              .find_min = [labels = shape.label_tokens] { return labels + 1; },  // the prompt needs a token
              .granularity = 1,

@@ -83,7 +83,9 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
            "8 samples each.",
        .resume = ResumeRule::kFree,
        .unit = "samples",
-       .hints = {{.names = {"gradient_accumulation_steps", "accumulate_grad_batches", "gradient_accumulation",
+       .hints = {{.names = {"local_batch_size", "micro_train_batch_size"},
+                  .text = "training.micro_batch_size: auto chooses the most samples that fit"},
+                 {.names = {"gradient_accumulation_steps", "accumulate_grad_batches", "gradient_accumulation",
                             "grad_accum_steps"},
                   .text = "training.global_batch_size / training.micro_batch_size; set the global batch size, the "
                           "planner chooses the micro-batch size"}}},
@@ -93,7 +95,9 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
       {.doc = "Number of optimizer steps. `auto`: as many as `training.epochs` requires.",
        .resume = ResumeRule::kIfRequested,
        .unit = "steps",
-       .hints = {{.names = {"num_steps", "total_steps", "max_train_steps", "num_training_steps", "train_steps"}}}},
+       .hints = {{.names = {"max_samples"},
+                  .text = "training.max_steps ends a run earlier; no key limits the records of a data set"},
+                 {.names = {"num_steps", "total_steps", "max_train_steps", "num_training_steps", "train_steps"}}}},
       allow_auto(between<int64_t>(1, kMaxSteps)));
   table.add(keys::training::kEpochs, options.epochs,
             {.doc = "Number of passes over the data set if max_steps is `auto`; rounded up to whole steps.",
@@ -138,7 +142,8 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
   table.add(keys::training::kAdamBeta1, options.adam_beta1,
             {.doc = "AdamW's decay of the first moment.",
              .resume = ResumeRule::kIfRequested,
-             .hints = {{.names = {"beta1", "adam_beta_1"}}}},
+             .hints = {{.names = {"betas"}, .text = "training.adam_beta1 and training.adam_beta2"},
+                       {.names = {"beta1", "adam_beta_1"}}}},
             in_half_open_range(0.0, 1.0));
   table.add(keys::training::kAdamBeta2, options.adam_beta2,
             {.doc = "AdamW's decay of the second moment.",
@@ -211,7 +216,7 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
   table.add(keys::training::kSeed, options.seed,
             {.doc = "Seed of the order of the samples and of all other randomness.",
              .resume = ResumeRule::kNever,
-             .hints = {{.names = {"random_seed", "data_seed", "manual_seed"}}}},
+             .hints = {{.names = {"random_seed", "data_seed", "manual_seed", "random_state"}}}},
             at_least<int64_t>(0));
   declare_options(table, options.batch_and_tasks);
 }

@@ -72,7 +72,7 @@ LoraTarget::LoraTarget(std::string pattern) : pattern_(std::move(pattern)) {
   } else if (pattern_.find_first_of("*+?()[]{}|\\^$") == std::string::npos) {
     matches_ = [suffix = pattern_](const std::string& path) { return has_path_suffix(path, suffix); };
   } else {
-    matches_ = make_path_matcher(keys::lora::kTargetModules, pattern_);
+    matches_ = make_path_matcher(std::string(keys::lora::kTargetModules), pattern_);
   }
 }
 

@@ -192,7 +192,7 @@ class InspectionTextBuilder {
     add_num_hidden_entries(ledger["problems"].size());
   }
 
-  void add_notices(const data::Ledger& ledger, const char* title) {
+  void add_notices(const data::Ledger& ledger, const std::string& title) {
     const auto rows = make_notice_rows(ledger);
     if (rows.empty()) return;
     add_heading(fmt::format("{}: {}", title, pluralize(std::ssize(rows), "kind")));

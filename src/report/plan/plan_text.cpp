@@ -214,13 +214,15 @@ std::string format_recompute_clause(const planner::Plan& plan) {
 
 /// Returns " with training.micro_batch_size=16" for the constraints; empty without any.
 std::string format_constraints(const planner::StepConstraints& constraints) {
-  std::vector<std::string> keys;
-  const auto add = [&](const char* key, const auto& value) { keys.push_back(fmt::format("{}={}", key, value)); };
+  std::vector<std::string> settings;
+  const auto add = [&](std::string_view key, const auto& value) {
+    settings.push_back(fmt::format("{}={}", key, value));
+  };
   if (constraints.micro_batch_size) add(keys::training::kMicroBatchSize, *constraints.micro_batch_size);
   if (!constraints.recompute.is_auto()) add(keys::memory::kRecompute, constraints.recompute.text);
   if (constraints.vision_tiles_per_pass) add(keys::memory::kVisionTilesPerPass, *constraints.vision_tiles_per_pass);
   if (constraints.loss_chunk_rows) add(keys::memory::kLossChunkRows, *constraints.loss_chunk_rows);
-  return keys.empty() ? "" : fmt::format(" with {}", fmt::join(keys, " and "));
+  return settings.empty() ? "" : fmt::format(" with {}", fmt::join(settings, " and "));
 }
 
 /// Returns the settings that need the least memory: "micro-batch 1, recomputing all blocks".

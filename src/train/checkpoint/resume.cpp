@@ -26,7 +26,7 @@ namespace {
 
 /// A part of the model that a key freezes.
 struct FreezablePart {
-  const char* key;
+  std::string_view key;
   nn::Component component;
   bool models::FrozenParts::*is_frozen;
 };

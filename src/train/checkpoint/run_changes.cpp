@@ -63,8 +63,8 @@ nlohmann::ordered_json make_run_fingerprint(const Config& config, int64_t num_sa
   return fingerprint;
 }
 
-std::string format_setting_value(const nlohmann::ordered_json& fingerprint, const std::string& key) {
-  const auto it = fingerprint.find(key);
+std::string format_setting_value(const nlohmann::ordered_json& fingerprint, std::string_view key) {
+  const auto it = fingerprint.find(std::string(key));
   return it == fingerprint.end() ? "" : to_text(*it);
 }
 

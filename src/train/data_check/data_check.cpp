@@ -192,8 +192,8 @@ namespace {
 constexpr const char* kMedia = "an image, video or volume";
 
 /// Warns if no usable sample has media. `key` and `dataset`: key and name of the data set.
-void warn_if_no_media(const char* key, const std::string& dataset, const data::SampleCountsByMediaKind& media_counts,
-                      const data::SampleIndex& sample_index) {
+void warn_if_no_media(std::string_view key, const std::string& dataset,
+                      const data::SampleCountsByMediaKind& media_counts, const data::SampleIndex& sample_index) {
   if (!media_counts.is_text_only()) return;
   spdlog::warn(
       "{} {}: none of the {}{} has {}, so the model gets text only; if the records have media, set their keys in {} "
@@ -298,7 +298,8 @@ void check_row_group_memory(std::optional<double> limit_gb) {
   constexpr double kBytesPerGigabyte = 1e9;
   memory::AvailableHostMemory available_memory = memory::get_available_host_memory();
   if (limit_gb && *limit_gb * kBytesPerGigabyte < static_cast<double>(available_memory.bytes)) {
-    available_memory = {.bytes = std::llround(*limit_gb * kBytesPerGigabyte), .limit_source = keys::memory::kLimitGb};
+    available_memory = {.bytes = std::llround(*limit_gb * kBytesPerGigabyte),
+                        .limit_source = std::string(keys::memory::kLimitGb)};
   }
   const io::RowGroupInfo& group = *memory.largest_row_group;
   const int64_t process_bytes = memory::get_resident_bytes();

@@ -63,7 +63,7 @@ std::vector<int64_t> read_window_counts(const fs::path& file, int64_t num_record
 /// Throws UserError (kUsage) if windows are larger than samples or packs may be.
 void check_window_tokens(const data::DataOptions& options) {
   if (!options.text_window_tokens) return;
-  const auto check_limit = [&](const char* key, int64_t limit) {
+  const auto check_limit = [&](std::string_view key, int64_t limit) {
     if (*options.text_window_tokens <= limit) return;
     throw usage_error("{}: is {}, more than {}={}, so windows could not be used; set it to {} or less",
                       keys::data::kTextWindowTokens, *options.text_window_tokens, key, limit, limit);

@@ -57,7 +57,8 @@ void declare_options(OptionTable& table, EvaluationOptions& options) {
        .resume = ResumeRule::kFree,
        .unit = "steps",
        .hints = {{.names = {"eval_steps", "eval_strategy", "evaluation_strategy", "do_eval", "eval_interval",
-                            "val_size", "load_best_model_at_end"},
+                            "load_best_model_at_end", "evals_per_epoch", "val_every_steps", "val_check_interval",
+                            "eval_every"},
                   .text = "training.eval_steps, on data.eval; vlmtrain eval --checkpoint evaluates one checkpoint"}}},
       allow_auto(between<int64_t>(0, engine::kMaxSteps)));
   table.add(
@@ -78,7 +79,9 @@ void declare_options(OptionTable& table, EvaluationOptions& options) {
   table.add(keys::training::kEvalBatchSize, options.batch_size,
             {.doc = "Number of samples per evaluation batch. `auto`: the most that fit, chosen by the planner.",
              .resume = ResumeRule::kFree,
-             .unit = "samples"},
+             .unit = "samples",
+             .hints = {{.names = {"per_device_eval_batch_size", "eval_batch_size"},
+                        .text = "training.eval_batch_size: auto chooses the most samples that fit"}}},
             allow_auto(between<int64_t>(1, kMaxEvalBatchSize)));
   table.add_enum(
       keys::training::kBestMetric, options.best_metric, get_best_metric_names(),

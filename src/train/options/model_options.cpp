@@ -37,12 +37,12 @@ void declare_options(OptionTable& table, ModelOptions& options) {
               "and targets are those of the adapter; of the section `lora` only `lora.dropout` applies.",
        .resume = ResumeRule::kNever,
        .hints = {{.names = {"adapter_name_or_path", "adapters", "lora_model_dir", "resume_from_adapter"}}}});
-  table.add(
-      keys::model::kFreezeVisionTower, options.freeze_vision_tower,
-      {.doc = "If true, the vision tower is frozen; with LoRA it gets no adapters.",
-       .resume = ResumeRule::kIfRequested,
-       .hints = {{.names = {"freeze_vit", "freeze_vision_encoder", "freeze_vision_modules", "unfreeze_mm_vision_tower",
-                            "tune_mm_vision", "tune_vision", "freeze_visual_encoder"}}}});
+  table.add(keys::model::kFreezeVisionTower, options.freeze_vision_tower,
+            {.doc = "If true, the vision tower is frozen; with LoRA it gets no adapters.",
+             .resume = ResumeRule::kIfRequested,
+             .hints = {{.names = {"freeze_vit", "freeze_vision_encoder", "freeze_vision_modules",
+                                  "unfreeze_mm_vision_tower", "tune_mm_vision", "tune_vision", "freeze_visual_encoder",
+                                  "finetune_vision_layers", "unfreeze_vit_layers"}}}});
   table.add(keys::model::kFreezeProjector, options.freeze_projector,
             {.doc = "If true, the projector is frozen; with LoRA it gets no adapters.",
              .resume = ResumeRule::kIfRequested,
@@ -53,7 +53,8 @@ void declare_options(OptionTable& table, ModelOptions& options) {
       {.doc = "If true, the language model is frozen, embeddings and output projection included; with LoRA it gets no "
               "adapters.",
        .resume = ResumeRule::kIfRequested,
-       .hints = {{.names = {"freeze_llm", "freeze_backbone", "tune_mm_llm", "tune_language", "train_on_text_model"}}}});
+       .hints = {{.names = {"freeze_llm", "freeze_backbone", "tune_mm_llm", "tune_language", "train_on_text_model",
+                            "finetune_language_layers"}}}});
   table.add(
       keys::model::kFreezeMaskEncoder, options.freeze_mask_encoder,
       {.doc = "If true, the mask encoder of models that predict masks is frozen. The mask decoder is always trained, "
@@ -93,7 +94,9 @@ void declare_options(OptionTable& table, LoraOptions& options) {
   table.add(keys::lora::kRank, options.rank,
             {.doc = "Rank of the adapters. 0: no LoRA, the weights themselves are trained.",
              .resume = ResumeRule::kNever,
-             .hints = {{.names = {"lora_r", "lora_rank", "r", "lora_dim"}},
+             .hints = {{.names = {"use_llm_lora", "use_backbone_lora"},
+                        .text = "lora.rank: above 0 trains adapters in all trained parts"},
+                       {.names = {"lora_r", "lora_rank", "r", "lora_dim", "dim"}},
                        {.names = {"lora_enable", "use_lora", "use_peft", "finetuning_type", "train_type", "tuner_type",
                                   "sft_type"},
                         .text = "lora.rank: above 0 trains adapters, 0 trains the full model"}}},
@@ -114,7 +117,8 @@ void declare_options(OptionTable& table, LoraOptions& options) {
                     "whole names (`q_proj`, `mlp.fc1`), or a regular expression for the whole path "
                     "(`.*text_model.*(q\\|v)_proj`).",
              .resume = ResumeRule::kNever,
-             .hints = {{.names = {"lora_target", "lora_target_modules", "lora_namespan_exclude"}}}},
+             .hints = {{.names = {"lora_target", "lora_target_modules", "lora_namespan_exclude", "vision_lora",
+                                  "num_lora_modules", "match_all_linear", "exclude_modules"}}}},
             make_entry_length_check());
   table.add(keys::lora::kModulesToSave, options.modules_to_save,
             {.doc = "Modules that are trained in full and saved with the adapter, by the last names of their path: "

@@ -7,7 +7,7 @@ void declare_options(OptionTable& table, OutputOptions& options) {
   table.add(keys::output::kDir, options.dir,
             {.doc = "Folder of the run: configuration, metrics, ledger, checkpoints.",
              .resume = ResumeRule::kFree,
-             .hints = {{.names = {"output_dir", "logging_dir", "run_name", "save_path"}}}});
+             .hints = {{.names = {"output_dir", "logging_dir", "run_name", "save_path", "checkpoint_dir"}}}});
   table.add_enum(
       keys::output::kDtype, options.dtype,
       {{"auto", OutputDtype::kAuto},
@@ -22,7 +22,8 @@ void declare_options(OptionTable& table, OutputOptions& options) {
             {.doc = "Number of steps between checkpoints; one is always written at the end. 0: only at the end.",
              .resume = ResumeRule::kFree,
              .unit = "steps",
-             .hints = {{.names = {"save_strategy", "save_interval", "save_every"}}}},
+             .hints = {{.names = {"save_strategy", "save_interval", "save_every", "saves_per_epoch", "ckpt_every_steps",
+                                  "save_freq"}}}},
             at_least<int64_t>(0));
   table.add(keys::output::kSaveTotalLimit, options.save_total_limit,
             {.doc = "Maximum number of checkpoints to keep; older ones are removed.",
@@ -62,7 +63,8 @@ void declare_options(OptionTable& table, OutputOptions& options) {
   table.add(keys::output::kTensorboard, options.write_tensorboard,
             {.doc = "If true, event files for TensorBoard are written.",
              .resume = ResumeRule::kFree,
-             .hints = {{.names = {"report_to", "log_with"},
+             .hints = {{.names = {"report_to", "log_with", "wandb_project", "wandb_entity", "wandb_name",
+                                  "wandb_run_name", "wandb_watch", "wandb_log_model", "plot_loss"},
                         .text = "output.tensorboard and output.report; metrics.jsonl has every step"}}});
   table.add(
       keys::output::kLogSamples, options.log_samples,
@@ -89,14 +91,17 @@ void declare_options(OptionTable& table, DistributedOptions& options) {
            "the one with the shortest predicted step time. No effect with one rank.",
        .resume = ResumeRule::kFree,
        .hints = {{.names = {"deepspeed", "fsdp", "fsdp_config", "zero_stage", "ddp_find_unused_parameters",
-                            "nproc_per_node", "num_gpus", "world_size", "devices", "accelerator"},
+                            "nproc_per_node", "num_gpus", "world_size", "devices", "accelerator", "tp_size", "cp_size",
+                            "dp_size", "tensor_parallel_size", "context_parallel_size", "pipeline_parallel_size"},
                   .text = "ranks train data-parallel (--nproc-per-node, torchrun, srun; docs/several-ranks.md), and "
                           "distributed.sharding shards optimizer states (optimizer) or also weights (full, hybrid)"}}});
   constexpr int64_t kSecondsPerDay = 86'400;
   table.add(keys::distributed::kRendezvousSeconds, options.rendezvous_timeout_seconds,
             {.doc = "Seconds within which all ranks must connect; increase it if nodes or containers start far apart.",
              .resume = ResumeRule::kFree,
-             .unit = "seconds"},
+             .unit = "seconds",
+             .hints = {{.names = {"ddp_timeout", "timeout_minutes"},
+                        .text = "distributed.rendezvous_seconds: the time within which all ranks connect"}}},
             between<int64_t>(1, kSecondsPerDay));
 }
 

@@ -192,14 +192,15 @@ std::optional<planner::EvaluationRequest> make_run_evaluation_request(const Conf
 
 std::optional<planner::EvaluationRequest> make_run_evaluation_request(const Config& config,
                                                                       const data::SampleShape& largest_sample) {
-  if (!config.evaluation.is_enabled()) return std::nullopt;
   const EvaluationOptions& options = config.evaluation;
+  if (!options.is_enabled()) return std::nullopt;
   const auto batch_size = static_cast<size_t>(options.batch_size.value_or(kMaxGpuEvalBatchSize));
-  return planner::EvaluationRequest{
-      .worst_batches = {{.shapes = std::vector(batch_size, largest_sample), .first_sample_id = {}}},
-      .max_new_tokens = options.generate_answers ? options.max_new_tokens : 0,
-      .batch_size = options.batch_size,
-      .max_batch_size = kMaxGpuEvalBatchSize};
+  planner::EvaluationRequest request;
+  request.worst_batches.push_back({.shapes = std::vector(batch_size, largest_sample), .first_sample_id = {}});
+  request.max_new_tokens = options.generate_answers ? options.max_new_tokens : 0;
+  request.batch_size = options.batch_size;
+  request.max_batch_size = kMaxGpuEvalBatchSize;
+  return request;
 }
 
 PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::path& checkpoint,

@@ -134,7 +134,7 @@ void MemoryWatch::observe_step(const StepReport& step) {
 
 void MemoryWatch::warn_if_memory_full(const report::StepMetrics& metrics) {
   const auto warn = [&](FullMemoryAlarm& full_alarm, int64_t used, int64_t total, const char* memory_name,
-                        const char* advice) {
+                        const std::string& advice) {
     if (!full_alarm.update_usage(used, total)) return;
     callbacks_.on_event({.step = metrics.step,
                          .kind = report::EventKind::kMemoryFull,

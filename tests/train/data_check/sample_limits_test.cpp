@@ -69,7 +69,7 @@ class MeasuredSampleLimitsTest : public testing::Test {
 
   const parity::Case source_{"mixed_batch"};
   const std::shared_ptr<const data::DataSet> records_ =
-      std::make_shared<data::DataSet>(std::vector<data::SourceRecords>{
+      std::make_shared<data::DataSet>(std::vector<data::DataSet::SourceRecords>{
           {.source = {}, .records = std::make_shared<io::InMemoryRecords>(source_.records())}});
   Config config_;
   planner::Workload workload_;
