@@ -19,13 +19,13 @@ DECLARATION = re.compile(r"(?:\btable\.add(?:_enum|_structured_option)?|\badd_ax
 
 def find_spelled_keys(text: str, pattern: re.Pattern) -> list[tuple[int, str]]:
     """Returns the line and key of each key in a string literal."""
-    found = []
+    spelled = []
     for token in TOKEN.finditer(text):
         if not token.group().startswith('"'):
             continue
         for match in pattern.finditer(token.group()):
-            found.append((text.count("\n", 0, token.start()) + 1, match.group()))
-    return found
+            spelled.append((text.count("\n", 0, token.start()) + 1, match.group()))
+    return spelled
 
 
 def main(root: pathlib.Path) -> int:

@@ -72,8 +72,8 @@ def read_arguments():
 
 
 def packed_state():
-    """Unpacks this call's folders. Returns the state that `pack` wrote, if this is a copy without the repository's history."""
-    if (inputs.ROOT / ".git").exists():
+    """Unpacks this call's folders. Returns the state that `pack` wrote, unless this is the checkout where it ran."""
+    if pack.STAGE.exists():  # ignored by git, so that copies lack it; some copies have a folder .git
         return None
     calls = sorted(carried.CALLS.glob("call-*/queue.json"))
     if not calls:

@@ -25,7 +25,7 @@ ENTRIES = [
             "What a process takes outside PyTorch's allocator, after its first step and at its end, is at most what plans subtract.",
             cuda_context.checks, STEP + PLANNING, dry_device=f"virtual:{gpu.lower()}", unusable=cuda_context.find_missing_packages(gpu))
       for gpu in ("H100", "H200")],
-    Entry("interruptions", "Kill, stop and resume; checkpoints that are written while steps go on", 130,
+    Entry("interruptions", "Kill, stop and resume; checkpoints that are written while steps go on", 155,
           "After resuming, losses and weights as without an interruption, within what the order of fp32 sums allows; which bits are equal.",
           interruptions.checks, STEP + SAVING, dry_device="cpu"),
     Entry("memory-shortage", "Later steps that do not fit: look-ahead, guard, and another process on the GPU", 115,

@@ -31,9 +31,9 @@ def find_python_libtorch():
 
 
 def default_program():
-    """Returns the carried program on a copy without the repository's history, else the release build's."""
+    """Returns the carried program, or the release build's in the checkout where `pack` ran or on a machine without a carried one."""
     portable = KEPT / "carried" / "portable" / "vlmtrain"
-    return portable if portable.exists() and not (inputs.ROOT / ".git").exists() else inputs.ROOT / "build" / "release" / "vlmtrain"
+    return portable if portable.exists() and not (inputs.ROOT / "build" / "gpu-queue").exists() else inputs.ROOT / "build" / "release" / "vlmtrain"
 
 
 def find_core(vlmtrain):

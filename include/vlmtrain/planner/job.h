@@ -94,6 +94,9 @@ struct Workload {
   void check_divisible() const;
 };
 
+/// Returns the divisors of a positive number in ascending order.
+std::vector<int64_t> find_divisors(int64_t number);
+
 /// Returns the number of steps to sample for Workload::sampled_steps: 4 to 48, fewer for large
 /// steps. REQUIRES: samples_per_step > 0.
 int64_t compute_num_sampled_steps(int64_t samples_per_step);

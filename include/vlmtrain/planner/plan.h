@@ -182,7 +182,7 @@ struct Plan {
   int64_t total_bytes(const StepEstimate& estimate) const {
     return estimate.peaks.reserved_bytes + limit.overhead_bytes();
   }
-  /// Returns the memory of the whole run, evaluations included.
+  /// Returns the memory of the whole run: of training or evaluations, whichever is higher.
   int64_t total_bytes() const;
   /// Returns the content of `plan --json` and plan.json.
   nlohmann::ordered_json to_json() const;

@@ -13,8 +13,10 @@ from harness import results
 from harness.check import Check
 
 STEPS, SAVE_STEPS, WARM_UP = 12, 4, 2
-# Bound on the difference of bf16 losses with another order of sums.
+# Bound on the difference of bf16 losses with another order of sums, and the multiple of a repetition's difference that is allowed
+# instead: kernels with atomic additions round differently in each run, and steps amplify the difference.
 LOSS_TOLERANCE = 5e-3
+REPETITION_FACTOR = 4
 FIX = "src/train/loop/run_saver.cpp; the runs are in {}"
 
 
@@ -116,10 +118,13 @@ def step_times(bench):
         ours, theirs = digests(goes_on, SAVE_STEPS), digests(waits, SAVE_STEPS)
         figures["same_files"] = sum(ours.get(name) == digest for name, digest in theirs.items())
         figures["loss_apart"] = max(comparison.losses_apart(goes_on, waits))
+        figures["repetition_apart"] = max(comparison.losses_apart(saved_run(bench, "repetition")[0], waits))
+        bound = max(LOSS_TOLERANCE, REPETITION_FACTOR * figures["repetition_apart"])
         texts.append(f"{figures['same_files']} of {len(theirs)} files of step {SAVE_STEPS} have the same bits; "
-                     f"losses {figures['loss_apart']:.1e} apart")
-        if not figures["loss_apart"] <= LOSS_TOLERANCE:
+                     f"losses {figures['loss_apart']:.1e} apart (at most {bound:.1e}; of a repetition {figures['repetition_apart']:.1e})")
+        if not figures["loss_apart"] <= bound:
             bad.append("the losses differ")
+        inputs.clear(saved_run(bench, "repetition")[0].folder / "checkpoints")
     for run in (waits, goes_on):
         inputs.clear(run.folder / "checkpoints")  # 10 GB each
     text = "; ".join([*texts, *bad])
@@ -169,5 +174,5 @@ def checks(bench):
     faults = {"a learning rate 1 % higher after it": {"training.resume": "changed", "training.learning_rate": "1.01e-5"},
               "without the checkpoint": {"without": "checkpoint"}, "asked to stop instead": {"signal": signal.SIGTERM}}
     size = "smolvlm-256m" if not bench.is_cpu else "smolvlm-tiny"
-    return [Check(f"{size}, bf16: step times while checkpoints are written", 45, step_times),
+    return [Check(f"{size}, bf16: step times while checkpoints are written", 70, step_times),
             Check(f"{size}, bf16: SIGKILL while a checkpoint is written", 35, killed_while_saving, faults)]

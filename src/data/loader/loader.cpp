@@ -103,9 +103,8 @@ class Loader::Impl {
       return units[static_cast<size_t>(batch.unit_index_by_seed.at(seed))];
     };
     for (Sample& sample : batch.samples) find_unit(sample.seed).samples.push_back(std::move(sample));
-    for (const auto& sample : batch.remote_samples) {
+    for (const auto& sample : batch.remote_samples)
       find_unit(sample.seed).samples.push_back(make_placeholder_sample(sample.index, sample.seed));
-    }
     for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
       if (!unit->samples.empty()) get_source_state(unit->batch_unit.source).pending_units.push_front(std::move(*unit));
     }
@@ -164,9 +163,8 @@ class Loader::Impl {
                    "the ledger has {} samples and the order {}, but there are {} records", ledger_.num_samples(),
                    order_.num_samples(), records_.size());
     VLMTRAIN_CHECK(settings_.global_batch_size >= 1, "the global batch size is {}", settings_.global_batch_size);
-    if (records_.size() == 0) {
+    if (records_.size() == 0)
       throw data_error("{}: has no samples; set {} to another file", ledger_.dataset_name(), keys::data::kTrain);
-    }
     order_.check_cursor(cursor_, ledger_.dataset_name());
   }
 

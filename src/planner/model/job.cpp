@@ -49,6 +49,18 @@ void Workload::check_divisible() const {
       global_batch_size, packing ? "packs" : "samples", world_size);
 }
 
+std::vector<int64_t> find_divisors(int64_t number) {
+  std::vector<int64_t> small_divisors;
+  std::vector<int64_t> large_divisors;
+  for (int64_t candidate = 1; candidate * candidate <= number; ++candidate) {
+    if (number % candidate != 0) continue;
+    small_divisors.push_back(candidate);
+    if (candidate != number / candidate) large_divisors.push_back(number / candidate);
+  }
+  small_divisors.insert(small_divisors.end(), large_divisors.rbegin(), large_divisors.rend());
+  return small_divisors;
+}
+
 int64_t compute_num_sampled_steps(int64_t samples_per_step) {
   VLMTRAIN_CHECK(samples_per_step > 0, "expected a positive number of samples per step, got {}", samples_per_step);
   return std::clamp(kMaxSamplesInSampledSteps / samples_per_step, kMinSampledSteps, kMaxSampledSteps);

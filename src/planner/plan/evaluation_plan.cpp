@@ -103,17 +103,16 @@ EvaluationPlan plan_evaluation(const EvaluationRequest& request) {
   const auto start = std::chrono::steady_clock::now();
   std::vector<EvaluationPlan> candidates = list_candidate_plans(request);
   CandidateDryRun dry_run(request);
-  size_t chosen = 0;
+  EvaluationPlan plan;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    chosen = i;
     dry_run.measure(candidates, i);
-    EvaluationPlan& plan = candidates[i];
+    plan = candidates[i];
     plan.fits = plan.peaks.reserved_bytes <= request.limit_bytes;
     const bool is_smallest_batch_size = plan.batch_size == 1 || request.batch_size;
     if (plan.peaks.reserved_bytes <= request.target_reserved_bytes || (is_smallest_batch_size && plan.fits)) break;
   }
-  candidates[chosen].seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return candidates[chosen];
+  plan.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return plan;
 }
 
 }  // namespace vlmtrain::planner

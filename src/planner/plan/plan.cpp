@@ -213,7 +213,9 @@ Plan make_plan(const PlanRequest& request) {
   Plan plan = request.auto_sharding && request.workload.world_size > 1 ? make_plan_with_auto_sharding(request)
                                                                        : make_plan_with_fixed_sharding(request);
   if (plan.fits && request.evaluation) {
-    plan.evaluation = plan_evaluation_in_training(plan, plan.best_estimate.step_config, *request.evaluation);
+    StepConfig step_config = plan.best_estimate.step_config;
+    if (plan.split) step_config.memory_cost_table = plan.split->table;
+    plan.evaluation = plan_evaluation_in_training(plan, step_config, *request.evaluation);
     plan.planning_stats.seconds += plan.evaluation->seconds;
   }
   return plan;
@@ -240,7 +242,8 @@ std::string Suggestion::text() const {
 }
 
 int64_t Plan::total_bytes() const {
-  const int64_t evaluation_bytes = evaluation ? evaluation->peaks.reserved_bytes : 0;
+  // Evaluation batches that exceed the limit are split.
+  const int64_t evaluation_bytes = evaluation ? std::min(evaluation->peaks.reserved_bytes, limit.limit_bytes) : 0;
   return std::max(peaks().reserved_bytes, evaluation_bytes) + limit.overhead_bytes();
 }
 

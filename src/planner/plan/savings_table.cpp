@@ -132,6 +132,7 @@ std::vector<SavingsRow> make_savings_table(const PlanRequest& request, const Pla
   SavingsState state{.request = request};
   state.request.with_suggestions = state.request.with_timeline = false;
   state.request.workload.average_step_shapes.clear();
+  state.request.evaluation.reset();  // rows compare training
   std::vector<SavingsRow> rows;
   rows.reserve(std::size(kSavingsRows));
   for (const auto& [name, apply] : kSavingsRows) {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <set>
 
-#include "planner/search/plan_evaluator.h"
+#include "planner/search/min_memory.h"
 
 namespace vlmtrain::planner {
 
@@ -12,12 +12,6 @@ namespace {
 
 /// Maximum number of guesses that the search dry-runs. Not tuned.
 constexpr int64_t kMaxDryRunGuesses = 16;
-/// Rows of the smaller loss chunks to try. Very small chunks launch many kernels, so that they are
-/// the last resort. Not tuned.
-constexpr int64_t kSmallLossChunkRows = 128;
-constexpr int64_t kVerySmallLossChunkRows = 16;
-/// Maximum number of vision passes to try. Dry runs with more passes take long. Not tuned.
-constexpr int64_t kMaxVisionPasses = 8;
 /// If the predicted memory of the next larger micro-batch exceeds this multiple of the limit, it is
 /// not dry-run. The prediction starts from a dry run. Not tuned.
 constexpr double kMaxDryRunMemoryRatio = 1.1;
@@ -48,10 +42,7 @@ class StepConfigSearch {
   StepConfig make_default_step_config() const;
   /// `size` is the micro-batch size, `recompute_level` an index in recompute_order_.
   StepConfig make_step_config(int64_t size, size_t recompute_level) const;
-  /// Returns the smallest micro-batch with full recomputation, its tiles divided into
-  /// `vision_passes` passes, and `loss_chunk_rows` rows per loss chunk, except for values that the
-  /// constraints set.
-  StepConfig make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const;
+  StepConfig make_smallest_config() const;
   /// Returns the measured value of a StepConfig that has been dry-run, otherwise a prediction.
   int64_t estimate_reserved_bytes(const StepConfig& step_config) const;
   double estimate_step_seconds(const StepConfig& step_config) const;
@@ -62,7 +53,6 @@ class StepConfigSearch {
   StepEstimate lower_recompute_level(StepEstimate estimate);
   std::optional<StepConfig> find_next_larger_config(const StepConfig& step_config) const;
   std::optional<StepEstimate> find_smaller_pass_estimate();
-  std::vector<StepConfig> list_smaller_pass_configs() const;
   bool is_allowed(const StepConfig& step_config) const;
   void dry_run_without_last_block(StepConfig step_config, memory::Component component);
   StepEstimate get_or_make_estimate(const StepConfig& step_config) const;
@@ -159,7 +149,7 @@ StepEstimate StepConfigSearch::find_min_memory_estimate() {
   if (min_memory_estimate_) return *min_memory_estimate_;
   // The first of equal configs wins. The default loss chunks and vision passes come first, since
   // smaller ones are slower.
-  evaluator_.dry_run(make_smallest_config(1, make_default_step_config().loss_chunk_rows));
+  evaluator_.dry_run(make_smallest_config());
   for (const StepConfig& step_config :
        make_min_memory_configs(constraints_, workload_, total_block_counts_, evaluator_.traits().min_loss_chunk_rows)) {
     evaluator_.dry_run(step_config);
@@ -364,33 +354,20 @@ std::optional<StepConfig> StepConfigSearch::find_next_larger_config(const StepCo
 std::optional<StepEstimate> StepConfigSearch::find_smaller_pass_estimate() {
   const StepEstimate min_memory_estimate = find_min_memory_estimate();
   if (!min_memory_estimate.fits) return std::nullopt;
-  for (const StepConfig& step_config : list_smaller_pass_configs()) {
+  const StepConfig full_recompute_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
+  const int64_t tiles = evaluator_.first_worst_case().shapes.front().pixel_rows * micro_batch_sizes_.front();
+  for (const StepConfig& step_config : list_smaller_pass_configs(
+           full_recompute_config, constraints_, tiles, total_block_counts_, evaluator_.traits().min_loss_chunk_rows)) {
     const StepEstimate estimate = evaluator_.dry_run(step_config);
     if (estimate.fits) return estimate;
   }
   return min_memory_estimate;
 }
 
-std::vector<StepConfig> StepConfigSearch::list_smaller_pass_configs() const {
-  std::vector<StepConfig> step_configs{make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1)};
-  const int64_t tiles = evaluator_.first_worst_case().shapes.front().pixel_rows * micro_batch_sizes_.front();
-  const int64_t max_vision_passes =
-      constraints_.vision_tiles_per_pass ? 1 : std::clamp<int64_t>(tiles, 1, kMaxVisionPasses);
-  for (int64_t passes = 1; passes <= max_vision_passes; passes *= 2)
-    step_configs.push_back(make_smallest_config(passes, kSmallLossChunkRows));
-  step_configs.push_back(make_smallest_config(
-      max_vision_passes, std::max(kVerySmallLossChunkRows, evaluator_.traits().min_loss_chunk_rows)));
-  return step_configs;
-}
-
-StepConfig StepConfigSearch::make_smallest_config(int64_t vision_passes, int64_t loss_chunk_rows) const {
+/// Returns the smallest micro-batch with full recomputation.
+StepConfig StepConfigSearch::make_smallest_config() const {
   StepConfig step_config = make_step_config(micro_batch_sizes_.front(), recompute_order_.size() - 1);
   if (constraints_.recompute.is_auto()) step_config.recompute = total_block_counts_;
-  const int64_t tiles = evaluator_.first_worst_case().shapes.front().pixel_rows * step_config.micro_batch_size;
-  if (!constraints_.vision_tiles_per_pass && vision_passes > 1) {
-    step_config.vision_tiles_per_pass = (tiles + vision_passes - 1) / vision_passes;
-  }
-  if (!constraints_.loss_chunk_rows) step_config.loss_chunk_rows = loss_chunk_rows;
   return step_config;
 }
 
@@ -410,18 +387,6 @@ StepEstimate StepConfigSearch::get_or_make_estimate(const StepConfig& step_confi
 }
 
 }  // namespace
-
-std::vector<int64_t> find_divisors(int64_t number) {
-  std::vector<int64_t> small_divisors;
-  std::vector<int64_t> large_divisors;
-  for (int64_t candidate = 1; candidate * candidate <= number; ++candidate) {
-    if (number % candidate != 0) continue;
-    small_divisors.push_back(candidate);
-    if (candidate != number / candidate) large_divisors.push_back(number / candidate);
-  }
-  small_divisors.insert(small_divisors.end(), large_divisors.rbegin(), large_divisors.rend());
-  return small_divisors;
-}
 
 StepConfigSearchResult search_step_config(PlanEvaluator& evaluator, const Workload& workload,
                                           const StepConstraints& constraints, int64_t limit_bytes) {

@@ -9,9 +9,6 @@
 
 namespace vlmtrain::planner {
 
-/// Returns the divisors of a positive number in ascending order.
-std::vector<int64_t> find_divisors(int64_t number);
-
 /// The result of search_step_config().
 struct StepConfigSearchResult {
   bool fits = false;

@@ -315,41 +315,4 @@ std::optional<int64_t> PlanEvaluator::measure_reserved_bytes(const Job& job, con
   return max_bytes;
 }
 
-int64_t get_min_micro_batch_size(const StepConstraints& constraints) {
-  return constraints.micro_batch_size.value_or(1);
-}
-
-std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constraints, const Workload& workload,
-                                                const models::RecomputeBlockCounts& blocks, int64_t loss_chunk_rows) {
-  StepConfig step_config{
-      .micro_batch_size = get_min_micro_batch_size(constraints),
-      .recompute = constraints.recompute.is_auto() ? blocks : constraints.recompute.resolve_block_counts(blocks),
-      .vision_tiles_per_pass = constraints.vision_tiles_per_pass.value_or(0),
-      .loss_chunk_rows = constraints.loss_chunk_rows.value_or(loss_chunk_rows),
-      .expandable_segments = constraints.expandable_segments,
-      .copies_ahead = false};
-  std::vector<StepConfig> min_memory_configs{step_config};
-  const bool has_vision_tiles =
-      std::any_of(workload.worst_batches.begin(), workload.worst_batches.end(),
-                  [](const SampleBatch& batch) { return batch.shapes.front().pixel_rows > 0; });
-  if (has_vision_tiles && !constraints.vision_tiles_per_pass) {
-    step_config.vision_tiles_per_pass = 1;
-    min_memory_configs.push_back(step_config);
-  }
-  return min_memory_configs;
-}
-
-std::optional<int64_t> find_min_reserved_bytes(PlanEvaluator& evaluator, const Job& job, const Workload& workload,
-                                               const std::vector<StepConfig>& configs, int64_t limit_bytes,
-                                               double give_up_bytes) {
-  std::optional<int64_t> min_bytes;
-  for (const StepConfig& step_config : configs) {
-    if (min_bytes && static_cast<double>(*min_bytes) > give_up_bytes) break;
-    const auto bytes = evaluator.measure_reserved_bytes(job, step_config, workload.worst_batches);
-    if (bytes && (!min_bytes || *bytes < *min_bytes)) min_bytes = bytes;
-    if (min_bytes && *min_bytes <= limit_bytes) break;
-  }
-  return min_bytes;
-}
-
 }  // namespace vlmtrain::planner

@@ -153,22 +153,4 @@ class PlanEvaluator {
   PlanningStats planning_stats_;
 };
 
-/// Returns the one or two StepConfigs that may need the least memory within the constraints: the
-/// smallest micro-batch, all blocks recomputed, `loss_chunk_rows` rows per loss chunk. If samples
-/// have images, there are two: all tiles in one vision pass, and one tile per pass. Small passes may
-/// increase fragmentation by more than they save. `blocks` is the number of blocks of the model.
-std::vector<StepConfig> make_min_memory_configs(const StepConstraints& constraints, const Workload& workload,
-                                                const models::RecomputeBlockCounts& blocks, int64_t loss_chunk_rows);
-
-/// Dry-runs a job with the configs, in order, and returns the lowest reserved peak. Stops at the
-/// first config within `limit_bytes`. Also stops if the lowest peak so far exceeds `give_up_bytes`,
-/// since dry runs with single tiles launch many kernels and take long. Returns nullopt if all
-/// exceed the memory of any GPU.
-std::optional<int64_t> find_min_reserved_bytes(PlanEvaluator& evaluator, const Job& job, const Workload& workload,
-                                               const std::vector<StepConfig>& configs, int64_t limit_bytes,
-                                               double give_up_bytes);
-
-/// Returns the micro-batch size that the constraints set, otherwise 1.
-int64_t get_min_micro_batch_size(const StepConstraints& constraints);
-
 }  // namespace vlmtrain::planner

@@ -225,7 +225,7 @@ std::vector<PlanFact> list_plan_facts(const planner::Plan& plan) {
                              {"margin", format_memory_margin(plan)},
                              {"context", format_cuda_context(plan)},
                              {"step", format_step_config(plan)}});
-  if (plan.evaluation) facts.push_back({"evaluations", format_evaluation(*plan.evaluation)});
+  if (plan.evaluation) facts.push_back({"eval", format_evaluation(*plan.evaluation)});
   if (plan.communication_estimate) facts.push_back({"ranks", format_communication(plan)});
   return facts;
 }

@@ -139,10 +139,10 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
 }
 
 planner::EvaluationPlan GpuRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {
-  evaluation_plan_ = planner::plan_evaluation_in_training(plan_, step_config(),
+  plan_.evaluation = planner::plan_evaluation_in_training(plan_, step_config(),
                                                           make_evaluation_request(config, evaluation_set, plan_.job));
   write();
-  return *evaluation_plan_;
+  return *plan_.evaluation;
 }
 
 LookAheadSettings GpuRunPlan::make_look_ahead_settings() const {
@@ -219,7 +219,6 @@ void GpuRunPlan::record_measurements(int64_t context_bytes, const memory::Device
 void GpuRunPlan::write(const nlohmann::ordered_json& measurements) const {
   if (!is_main_process_) return;
   nlohmann::ordered_json json = plan_.to_json();
-  if (evaluation_plan_) json["evaluation"] = evaluation_plan_->to_json();
   if (past_runs_) json["past_runs"] = past_runs_->to_json();
   if (!measurements.is_null()) json["measured"] = measurements;
   io::write_file(run_folder_ / "plan.json", io::to_json_string(json, 2) + "\n");

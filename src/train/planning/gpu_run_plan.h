@@ -118,7 +118,6 @@ class GpuRunPlan {
   planner::Plan plan_;
   planner::StepConfig step_config_;
   std::optional<SavedPlan> saved_plan_;
-  std::optional<planner::EvaluationPlan> evaluation_plan_;
 };
 
 /// Warns that a run has no plan because of `failure`, and configures the allocator of `device`.

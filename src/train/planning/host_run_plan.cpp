@@ -235,7 +235,7 @@ planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const
     evaluation_samples_bytes_ = config.data.num_workers * (largest_sample_bytes + evaluation_set.decode_bytes()) +
                                 2 * plan.batch_size * largest_sample_bytes;
     evaluation_prefetch_bytes_ = std::max<int64_t>(1, plan.batch_size * largest_sample_bytes);
-    evaluation_plan_ = plan;
+    plan_->evaluation = plan;
     write();
   }
   return plan;
@@ -283,7 +283,6 @@ void HostRunPlan::report_measurements(int64_t steps) const {
 void HostRunPlan::write(const nlohmann::ordered_json& measurements) const {
   if (!plan_ || !is_main_process_) return;
   nlohmann::ordered_json json = plan_->to_json();
-  if (evaluation_plan_) json["evaluation"] = evaluation_plan_->to_json();
   if (!measurements.is_null()) json["measured"] = measurements;
   io::write_file(run_folder_ / "plan.json", io::to_json_string(json, 2) + "\n");
 }

@@ -88,7 +88,6 @@ class HostRunPlan {
   std::optional<planner::SplitPlan> split_plan_;
   int64_t enforced_limit_bytes_ = 0;  // limit on tensors, lowered to the available memory
   int64_t prefetch_bytes_ = 0;
-  std::optional<planner::EvaluationPlan> evaluation_plan_;
   int64_t evaluation_prefetch_bytes_ = 0;
   int64_t evaluation_samples_bytes_ = 0;  // bytes of decoded evaluation samples until they are tensors of a batch
   int64_t checkpoint_copy_bytes_ = 0;     // largest copies of a checkpoint

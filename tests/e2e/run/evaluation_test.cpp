@@ -256,6 +256,44 @@ TEST_F(PlannedEvaluationTest, StaysWithinThePlanAndResynchronizes) {
   EXPECT_GE(num_evaluated, 10);
 }
 
+/// Evaluations in batches of all samples, with long answers, take more than training on single samples.
+TEST_F(PlannedEvaluationTest, PlanCommandCountsThem) {
+  const std::vector<std::string> overrides{"training.precision=bf16",     "training.micro_batch_size=1",
+                                           "training.eval_steps=2",       "training.eval_batch_size=11",
+                                           "output.sample_predictions=0", "training.eval_max_new_tokens=20000"};
+  const auto run_plan = train_on_gpu("rtx4090", overrides);
+  const auto plan = [&](const std::vector<std::string>& changes) {
+    std::vector<std::string> arguments{"plan", "--config", "train.yaml", "--gpu", "rtx4090", "--json"};
+    arguments.insert(arguments.end(), overrides.begin(), overrides.end());
+    arguments.insert(arguments.end(), changes.begin(), changes.end());
+    const Result result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::ordered_json::parse(result.out);
+  };
+  const auto with_evaluations = plan({});
+  EXPECT_EQ(with_evaluations["evaluation"], run_plan["evaluation"]);
+  const int64_t evaluation_bytes = with_evaluations["evaluation"]["reserved_peak_bytes"];
+  EXPECT_GT(evaluation_bytes, with_evaluations["memory"]["reserved_peak_bytes"]);
+  EXPECT_EQ(with_evaluations["memory"]["total_bytes"],
+            evaluation_bytes + with_evaluations["memory"]["context_bytes"].get<int64_t>());
+  const auto without = plan({"training.eval_steps=0"});
+  EXPECT_FALSE(without.contains("evaluation"));
+  EXPECT_EQ(without["memory"]["total_bytes"].get<int64_t>() + evaluation_bytes -
+                without["memory"]["reserved_peak_bytes"].get<int64_t>(),
+            with_evaluations["memory"]["total_bytes"]);
+  // Samples of flags are also those of evaluations.
+  EXPECT_EQ(plan({"--images", "1", "--image-size", "64"})["evaluation"]["batch_size"], 11);
+}
+
+/// `vlmtrain eval` takes the model from --checkpoint.
+TEST_F(EvaluationTest, TheCommandNeedsNoModelPath) {
+  write_text(folder() / "eval.yaml", "data:\n  eval: train.json\n  image_root: images\n");
+  const Result result =
+      run({"eval", "--config", "eval.yaml", "--checkpoint", checkpoint().string(), "--device", "cpu", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out)["samples"], kRecords);
+}
+
 }  // namespace
 
 }  // namespace vlmtrain::e2e

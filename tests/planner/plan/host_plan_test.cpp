@@ -1,5 +1,3 @@
-#include "vlmtrain/planner/plan.h"
-
 #include <ATen/Context.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,11 +5,12 @@
 #include "parity/case.h"
 #include "planner/dry_run.h"
 #include "planner/dry_run/cpu_dry_run.h"
-#include "planner/search/plan_evaluator.h"
 #include "planner/dry_run/dry_run_session.h"
+#include "planner/search/plan_evaluator.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/memory/allocation_tracking.h"
 #include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 namespace {
@@ -159,7 +158,8 @@ TEST_F(HostPlanTest, LessMemoryMeansSmallerMicroBatchesThenRecomputationThenPass
     EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.allowed_bytes);
     EXPECT_LE(plan.best_estimate.step_config.micro_batch_size, micro_batch);
     micro_batch = plan.best_estimate.step_config.micro_batch_size;
-    const int64_t blocks = plan.best_estimate.step_config.recompute.vision + plan.best_estimate.step_config.recompute.language;
+    const int64_t blocks =
+        plan.best_estimate.step_config.recompute.vision + plan.best_estimate.step_config.recompute.language;
     EXPECT_GE(blocks, recomputed);
     recomputed = blocks;
     EXPECT_TRUE(micro_batch == 1 || blocks == 0);
