@@ -257,13 +257,14 @@ void declare_options(OptionTable& table, DataOptions& options) {
        .unit = "frames per second",
        .hints = {{.names = {"fps", "video_sample_fps"}}}},
       exceeds(0.0));
-  table.add(keys::data::kVideoMaxFrames, options.video_max_frames,
-            {.doc = "Maximum number of frames sampled per video. Longer videos are sampled at larger intervals.",
-             .resume = ResumeRule::kFree,
-             .unit = "frames",
-             .hints = {{.names = {"max_frames", "video_maxlen", "nframes", "num_frames", "fps_max_frames",
-                                  "video_max_len"}}}},
-            at_least<int64_t>(2));
+  table.add(
+      keys::data::kVideoMaxFrames, options.video_max_frames,
+      {.doc = "Maximum number of frames sampled per video. Longer videos are sampled at larger intervals.",
+       .resume = ResumeRule::kFree,
+       .unit = "frames",
+       .hints = {{.names = {"max_frames", "video_maxlen", "nframes", "num_frames", "fps_max_frames", "video_max_len"},
+                  .text = "data.video_max_frames; for volumes data.volume.max_frames"}}},
+      at_least<int64_t>(2));
   table.add_enum(
       keys::data::kVideoLayout, options.video_layout,
       {{"released", VideoTokenLayout::kReleasedCode}, {"transformers5", VideoTokenLayout::kTransformers5}},

@@ -45,7 +45,7 @@ ordered_json axis_values_to_json(const std::optional<image::PerAxis<T>>& axes) {
 /// values.
 template <class T, class IsValid>
 void add_axes_option(OptionTable& table, std::string_view key, std::optional<image::PerAxis<T>>& axes_option,
-                     const IsValid& is_valid, const std::string& expected, OptionInfo info) {
+                     const IsValid& is_valid, const std::string& expected, const OptionInfo& info) {
   table.add_structured_option(
       key, "float, list (of three) or auto", [&axes_option] { return axis_values_to_json(axes_option); },
       [&axes_option, is_valid, expected](const ordered_json& value) -> std::optional<std::string> {
@@ -58,7 +58,7 @@ void add_axes_option(OptionTable& table, std::string_view key, std::optional<ima
         axes_option = *axes;
         return std::nullopt;
       },
-      std::move(info));
+      info);
 }
 
 /// Maximum absolute value of the ends of a window. Voxels are computed in fp32, where a larger

@@ -213,7 +213,7 @@ namespace {
 struct UnusedSettingsRule {
   bool applies = false;  // whether the condition holds
   std::vector<std::string_view> keys{};
-  std::string_view reason{};
+  std::string reason{};
 };
 
 /// Returns all rules. Conditions on media hold only if samples were counted.
@@ -257,7 +257,7 @@ std::vector<UnusedSettingsRule> list_unused_settings_rules(const Config& config,
        fmt::format("{} is a number", keys::training::kMaxSteps)},
       {!config.evaluation.is_enabled(),
        {keys::training::kEvalSamples, keys::training::kEvalAnswers, keys::training::kEvalMaxNewTokens,
-        keys::training::kEvalBatchSize, keys::training::kBestMetric},
+        keys::training::kEvalBatchSize, keys::training::kBestMetric, keys::output::kKeepBest},
        fmt::format("{} is 0, so there are no evaluations", keys::training::kEvalSteps)},
       {!config.evaluation.is_enabled(),
        {keys::eval::kMetrics, keys::eval::kNumericTolerance},

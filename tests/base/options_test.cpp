@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <filesystem>
@@ -127,6 +128,21 @@ TEST_F(OptionsTest, ASecondDocumentAndAListAreErrors) {
   EXPECT_THAT(get_error("run:\n  - steps: 7\n"), HasSubstr("run is a section"));
 }
 
+TEST_F(OptionsTest, NumbersAreFinite) {
+  EXPECT_THAT(get_error("run: {rate: .inf}\n"), HasSubstr("run.rate: must be a float, not .inf"));
+  EXPECT_THAT(get_error("run: {rate: .nan}\n"), HasSubstr("run.rate: must be a float, not .nan"));
+  double zero = 1;
+  table_.add("run.slope", zero, {.doc = "", .resume = ResumeRule::kFree});
+  read("run: {slope: -0.0}\n");
+  EXPECT_EQ(table_.format_value("run.slope"), "0");
+}
+
+TEST_F(OptionsTest, AnOverrideHasOneValue) {
+  EXPECT_THAT(get_error("", {"run.steps=4\n---\n5"}), HasSubstr("run.steps: the value contains 2 YAML documents"));
+  read("", {"run.name="});
+  EXPECT_EQ(options_.name, "");
+}
+
 TEST_F(OptionsTest, AnOverrideSplitBySpacesIsOneError) {
   const auto errors = get_error("", {"run.steps", "7", "run.rate", "=", "0.5", "run.name=a"});
   EXPECT_THAT(errors, HasSubstr("2 errors"));
@@ -147,10 +163,13 @@ TEST_F(OptionsTest, ExplainsKeysOfOtherTrainers) {
   EXPECT_THAT(get_error("pace: 7\n"), HasSubstr("unknown key pace; the equivalent in vlmtrain: run.rate"));
   EXPECT_THAT(get_error("run: {tempo: 7}\n"),
               HasSubstr("unknown key run.tempo; the equivalent in vlmtrain: 60 / run.rate"));
-  EXPECT_THAT(get_error("", {"run.socks=2"}), HasSubstr("the equivalent in vlmtrain: no equivalent: remove it"));
+  EXPECT_THAT(get_error("pace: {steps: 3}\n"), HasSubstr("unknown key pace; the equivalent in vlmtrain: run.rate"));
+  EXPECT_THAT(get_error("walk: {pace: 3}\n"), HasSubstr("unknown key walk.pace; the equivalent"));
+  EXPECT_THAT(get_error("walk: {}\n"), HasSubstr("unknown key walk; "));
+  EXPECT_THAT(get_error("", {"run.socks=2"}), HasSubstr("unknown key run.socks; no equivalent: remove it"));
 }
 
-TEST_F(OptionsTest, AHintBelongsToOneOptionAndNamesIt) {
+TEST_F(OptionsTest, AHintBelongsToOneOptionAndNamesThoseWithItsName) {
   int64_t value = 0;
   const auto add = [&](const char* key, OptionHint hint) {
     table_.add(key, value, {.doc = "", .resume = ResumeRule::kFree, .hints = {std::move(hint)}});
@@ -158,7 +177,37 @@ TEST_F(OptionsTest, AHintBelongsToOneOptionAndNamesIt) {
   EXPECT_THROW(add("run.speed_limit", {.names = {"pace"}}), InternalError);
   EXPECT_THROW(add("run.shoe_size", {.names = {"socks"}}), InternalError);
   EXPECT_THROW(add("run.distance", {.names = {"miles"}, .text = "nothing to set"}), InternalError);
+  EXPECT_THROW(add("run.weight", {.names = {"speed"}}), InternalError);
+  EXPECT_NO_THROW(add("run.velocity", {.names = {"quiet"}, .text = "run.velocity; run.quiet is silent"}));
+  EXPECT_THROW(add("run.tempo", {.names = {"presto"}}), InternalError);
   EXPECT_THROW(table_.add_foreign_keys({"pace"}, "no equivalent"), InternalError);
+  EXPECT_THROW(table_.add_foreign_keys({"rate"}, "no equivalent"), InternalError);
+}
+
+TEST_F(OptionsTest, FindsKeysByTheirLastComponent) {
+  EXPECT_EQ(table_.find_key("run.rate"), "run.rate");
+  EXPECT_EQ(table_.find_key("rate"), "run.rate");
+  EXPECT_EQ(table_.find_key("walk.rate"), std::nullopt);
+  int64_t value = 0;
+  table_.add(
+      "run.velocity", value,
+      {.doc = "", .resume = ResumeRule::kFree, .hints = {{.names = {"quiet"}, .text = "run.velocity, run.quiet"}}});
+  EXPECT_EQ(table_.find_key("quiet"), std::nullopt) << "other trainers mean another option";
+}
+
+TEST_F(OptionsTest, StructuredValuesHaveEachKeyOnce) {
+  nlohmann::ordered_json value;
+  table_.add_structured_option(
+      "run.route", "list", [&] { return value; },
+      [&](const nlohmann::ordered_json& json) {
+        value = json;
+        return std::nullopt;
+      },
+      {.doc = "", .resume = ResumeRule::kFree});
+  read("run: {route: [{to: a}, {to: b}]}\n");
+  EXPECT_EQ(value.dump(), R"([{"to":"a"},{"to":"b"}])");
+  EXPECT_THAT(get_error("run: {route: [{to: a, to: b}]}\n"), HasSubstr("run.route: to occurs twice; keep one"));
+  EXPECT_THAT(get_error("run: {route: [{[a]: b}]}\n"), HasSubstr("run.route: a key must be a word"));
 }
 
 TEST_F(OptionsTest, KnowsTheResumeRuleOfEachKey) {
@@ -275,6 +324,8 @@ TEST_F(OptionsTest, SetsAMapWholeOrByEntry) {
 TEST(Nearest, FindsOnlySimilarWords) {
   EXPECT_EQ(find_nearest_word("max_step", {"max_steps", "seed"}), "max_steps");
   EXPECT_FALSE(find_nearest_word("banana", {"max_steps", "seed"}).has_value());
+  EXPECT_FALSE(find_nearest_word("", {"as"}).has_value());
+  EXPECT_FALSE(find_nearest_word("k0", {"as"}).has_value());
 }
 
 }  // namespace

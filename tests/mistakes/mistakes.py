@@ -145,7 +145,7 @@ PEERS = {
 }
 for trainer, keys in PEERS.items():
     add(f"keys of {trainer}", TRAIN, 2, f"{len(keys)} errors in the configuration",
-        *[f"unknown key {key}; the equivalent in vlmtrain: " for key in keys], *keys.values(),
+        *[f"unknown key {key}; " for key in keys], *keys.values(),
         prepare=top_level("\n".join(f"{key}: 1" for key in keys)))
 add("`model_name_or_path: …` at the top", TRAIN, 2, "train.yaml:10", "model.path", prepare=top_level("model_name_or_path: model"))
 add("`output_dir: out` at the top", TRAIN, 2, "train.yaml:10", "output.dir", prepare=top_level("output_dir: out"))

@@ -156,7 +156,8 @@ TEST_F(UnusedSettingsTest, ReportsAnUnreadEvaluationFile) {
   config_.data.eval = "held_out.json";
   EXPECT_THAT(find_remarks(kImages), IsEmpty()) << "predictions are drawn from it";
   config_.output.num_sample_predictions = 0;
-  EXPECT_THAT(find_remarks(kImages), ElementsAre(HasSubstr("data.eval=held_out.json has no effect")));
+  EXPECT_THAT(find_remarks(kImages), ElementsAre("data.eval=held_out.json has no effect: training.eval_steps and "
+                                                 "output.sample_predictions are 0, so nothing reads it"));
   config_.evaluation.steps = 2;
   EXPECT_THAT(find_remarks(kImages), IsEmpty());
 }

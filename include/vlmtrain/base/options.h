@@ -64,8 +64,8 @@ struct OptionDeclarations;
 /// DataOptions&)`. The default of an option is the value in the struct at its declaration.
 ///
 /// A key has the form `section.name`, such as training.max_steps. Keys and aliases are unique, and
-/// so are the names of hints. A hint cannot have the name (last component) of another option's key
-/// or alias. Declarations that violate this throw InternalError.
+/// so are the names of hints. A hint with the name (last component) of another option's key must
+/// name that key too. Declarations that violate this throw InternalError.
 /// Ownership: the table holds references to the structs, which must outlive it.
 /// Thread safety: external synchronization is required.
 class OptionTable {
@@ -79,14 +79,14 @@ class OptionTable {
   /// std::vector<std::string>, AutoOr<int64_t>, AutoOr<double> or std::map<std::string,
   /// std::string>. An override may set a single entry of a map (data.columns.answer=A).
   template <class T>
-  void add(std::string_view key, T& target, OptionInfo info,
+  void add(std::string_view key, T& target, const OptionInfo& info,
            std::optional<ValueCheck<std::type_identity_t<T>>> check = std::nullopt);
 
   /// Declares an option with the type E, an enum. `values` lists its values with their names in
   /// YAML and must contain the default.
   template <class E>
   void add_enum(std::string_view key, E& target, std::vector<std::pair<std::string, std::type_identity_t<E>>> values,
-                OptionInfo info) {
+                const OptionInfo& info) {
     std::vector<std::string> names;
     names.reserve(values.size());
     for (const auto& value : values) names.push_back(value.first);
@@ -98,7 +98,7 @@ class OptionTable {
           }
           return size_t{0};
         },
-        [&target, values](size_t index) { target = values[index].second; }, std::move(info));
+        [&target, values](size_t index) { target = values[index].second; }, info);
   }
 
   /// Declares an option whose value is a JSON structure of lists and sections, nested at most 8
@@ -106,10 +106,10 @@ class OptionTable {
   /// either stores a value and returns nothing, or returns an error message without the key.
   void add_structured_option(std::string_view key, std::string type, const std::function<nlohmann::ordered_json()>& get,
                              std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set,
-                             OptionInfo info);
+                             const OptionInfo& info);
 
-  /// Declares keys of other trainers to which no option corresponds. `advice` completes "the
-  /// equivalent in vlmtrain: …".
+  /// Declares keys of other trainers to which no option corresponds. `advice` is a clause that
+  /// follows "unknown key …; ".
   void add_foreign_keys(std::vector<std::string> names, std::string advice);
 
   /// Sets the introduction of a section in the documentation. Sections are documented in the order
@@ -124,7 +124,8 @@ class OptionTable {
   void read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides);
 
   /// Returns the declared key that `name` means: the key itself, an alias, or the last component of
-  /// either, such as learning_rate for training.learning_rate. Nothing if there is no such key.
+  /// either, such as learning_rate for training.learning_rate. Nothing if there is no such key, or
+  /// if `name` is a hint of another option.
   std::optional<std::string> find_key(std::string_view name) const;
   /// Returns the suggestion for an undeclared key, a clause that follows "unknown key …; ": the hint
   /// of its last component, or the nearest declared key.
@@ -144,14 +145,14 @@ class OptionTable {
 
  private:
   void add_enum_by_index(std::string_view key, std::vector<std::string> names, const std::function<size_t()>& get,
-                         const std::function<void(size_t)>& set, OptionInfo info);
+                         const std::function<void(size_t)>& set, const OptionInfo& info);
 
   std::unique_ptr<OptionDeclarations> declarations_;
 };
 
 /// Returns the entry of `candidates` with the smallest Levenshtein distance to `word`, or nothing
 /// if the distance is too large for a typing error: at least 3, and at least a third of the word's
-/// length.
+/// length; or at least the word's length.
 std::optional<std::string> find_nearest_word(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace vlmtrain

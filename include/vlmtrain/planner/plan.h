@@ -182,7 +182,11 @@ struct Plan {
   int64_t total_bytes(const StepEstimate& estimate) const {
     return estimate.peaks.reserved_bytes + limit.overhead_bytes();
   }
-  /// Returns the memory of the whole run: of training or evaluations, whichever is higher.
+  /// Returns the memory of training steps.
+  int64_t training_bytes() const { return peaks().reserved_bytes + limit.overhead_bytes(); }
+  /// Returns the memory of the whole run: of training steps or evaluations, whichever is higher. An
+  /// evaluation counts up to the limit, since it splits batches that exceed the limit, and drops
+  /// samples that do so alone.
   int64_t total_bytes() const;
   /// Returns the content of `plan --json` and plan.json.
   nlohmann::ordered_json to_json() const;

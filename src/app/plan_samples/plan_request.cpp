@@ -11,6 +11,7 @@
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/train/checks.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"
@@ -131,6 +132,7 @@ void fill_common_request_fields(planner::PlanRequest& request, const PlanArgumen
 /// Returns the request for the samples of data.train.
 planner::PlanRequest make_dataset_request(const PlanArguments& arguments, const train::Config& config,
                                           const planner::TargetGpu& target) {
+  train::check_evaluation_options(config);
   const auto records = train::open_training_records(config);
   const auto processor =
       models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));

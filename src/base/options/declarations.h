@@ -30,15 +30,24 @@ struct OptionDeclarations {
   };
 
   std::vector<Option> options;
-  std::vector<OptionHint> foreign_keys;             ///< keys of other trainers without an option
-  std::map<std::string, std::string> key_by_alias;  ///< earlier name of a key → the key
-  std::map<std::string, std::string> hint_by_name;  ///< name in other trainers → text of its hint
+  std::vector<OptionHint> foreign_keys;                   ///< keys of other trainers without an option
+  std::map<std::string, std::string> key_by_alias;        ///< earlier name of a key → the key
+  std::map<std::string, std::string> suggestion_by_hint;  ///< name in other trainers → make_key_suggestion()
+  std::map<std::string, std::string> key_by_hint;         ///< name in other trainers → key, if there is one
   std::vector<std::pair<std::string, std::string>> sections;
 
   /// Adds an option with its aliases and hints. Throws InternalError for names that exist.
   void add_option(Option option);
-  /// Adds names of other trainers. Throws InternalError for names that exist.
-  void add_hint_names(const std::vector<std::string>& names, const std::string& text);
+  /// Adds names of other trainers. Throws InternalError for names of hints that exist, and as
+  /// check_last_component() for declared keys.
+  void add_hint_names(const std::vector<std::string>& names, const std::string& suggestion);
+
+  /// Throws InternalError if a hint has the last component of `name`, which is `key` or its alias,
+  /// and its suggestion does not contain `key`.
+  void check_last_component(const std::string& name, const std::string& key) const;
+
+  /// Returns whether `name` is a hint of an option other than `key`, or a foreign key.
+  bool is_hint_of_another(const std::string& name, const std::string& key) const;
 
   const Option* find_option(std::string_view key) const;
   /// Returns the key of an alias, and any other name unchanged.

@@ -14,13 +14,13 @@ OptionTable::OptionTable(OptionTable&&) noexcept = default;
 OptionTable& OptionTable::operator=(OptionTable&&) noexcept = default;
 
 template <class T>
-void OptionTable::add(std::string_view key, T& target, OptionInfo info,
+void OptionTable::add(std::string_view key, T& target, const OptionInfo& info,
                       std::optional<ValueCheck<std::type_identity_t<T>>> check) {
   OptionDeclarations::Option option{.key = std::string(key),
                                     .type = get_type_name<T>(),
                                     .default_value_text = to_yaml_text(target),
                                     .condition = check ? check->description : "",
-                                    .info = std::move(info),
+                                    .info = info,
                                     .set = {},
                                     .emit_value = {}};
   option.set = [&target, check](const YAML::Node& node) -> std::optional<std::string> {
@@ -54,12 +54,12 @@ void OptionTable::add(std::string_view key, T& target, OptionInfo info,
 
 void OptionTable::add_enum_by_index(std::string_view key, std::vector<std::string> names,
                                     const std::function<size_t()>& get, const std::function<void(size_t)>& set,
-                                    OptionInfo info) {
+                                    const OptionInfo& info) {
   OptionDeclarations::Option option{.key = std::string(key),
                                     .type = "enum",
                                     .default_value_text = names.at(get()),
                                     .condition = fmt::format("one of {}", fmt::join(names, ", ")),
-                                    .info = std::move(info),
+                                    .info = info,
                                     .set = {},
                                     .emit_value = {}};
   option.set = [names, set](const YAML::Node& node) -> std::optional<std::string> {
@@ -79,7 +79,7 @@ void OptionTable::add_enum_by_index(std::string_view key, std::vector<std::strin
 void OptionTable::add_structured_option(std::string_view key, std::string type,
                                         const std::function<nlohmann::ordered_json()>& get,
                                         std::function<std::optional<std::string>(const nlohmann::ordered_json&)> set,
-                                        OptionInfo info) {
+                                        const OptionInfo& info) {
   const auto emit_value = [get](YAML::Emitter& out) { emit_json_as_yaml(out, get()); };
   YAML::Emitter default_value_text;
   emit_value(default_value_text);
@@ -87,13 +87,14 @@ void OptionTable::add_structured_option(std::string_view key, std::string type,
                                     .type = std::move(type),
                                     .default_value_text = default_value_text.c_str(),
                                     .condition = {},
-                                    .info = std::move(info),
+                                    .info = info,
                                     .set = {},
                                     .emit_value = emit_value};
   option.set = [set = std::move(set)](const YAML::Node& node) -> std::optional<std::string> {
     constexpr int kMaxStructuredDepth = 8;  // deeper than any structured option
-    const auto value = yaml_to_json(node, kMaxStructuredDepth);
-    return value ? set(*value) : "lists and sections are nested too deeply";
+    nlohmann::ordered_json value;
+    if (auto error = yaml_to_json(node, kMaxStructuredDepth, value)) return error;
+    return set(value);
   };
   declarations_->add_option(std::move(option));
 }
@@ -107,16 +108,17 @@ void OptionTable::set_section_description(std::string section, std::string doc) 
   declarations_->sections.emplace_back(std::move(section), std::move(doc));
 }
 
-template void OptionTable::add(std::string_view, bool&, OptionInfo, std::optional<ValueCheck<bool>>);
-template void OptionTable::add(std::string_view, int64_t&, OptionInfo, std::optional<ValueCheck<int64_t>>);
-template void OptionTable::add(std::string_view, double&, OptionInfo, std::optional<ValueCheck<double>>);
-template void OptionTable::add(std::string_view, std::string&, OptionInfo, std::optional<ValueCheck<std::string>>);
-template void OptionTable::add(std::string_view, std::vector<std::string>&, OptionInfo,
+template void OptionTable::add(std::string_view, bool&, const OptionInfo&, std::optional<ValueCheck<bool>>);
+template void OptionTable::add(std::string_view, int64_t&, const OptionInfo&, std::optional<ValueCheck<int64_t>>);
+template void OptionTable::add(std::string_view, double&, const OptionInfo&, std::optional<ValueCheck<double>>);
+template void OptionTable::add(std::string_view, std::string&, const OptionInfo&,
+                               std::optional<ValueCheck<std::string>>);
+template void OptionTable::add(std::string_view, std::vector<std::string>&, const OptionInfo&,
                                std::optional<ValueCheck<std::vector<std::string>>>);
-template void OptionTable::add(std::string_view, StringMap&, OptionInfo, std::optional<ValueCheck<StringMap>>);
-template void OptionTable::add(std::string_view, AutoOr<int64_t>&, OptionInfo,
+template void OptionTable::add(std::string_view, StringMap&, const OptionInfo&, std::optional<ValueCheck<StringMap>>);
+template void OptionTable::add(std::string_view, AutoOr<int64_t>&, const OptionInfo&,
                                std::optional<ValueCheck<AutoOr<int64_t>>>);
-template void OptionTable::add(std::string_view, AutoOr<double>&, OptionInfo,
+template void OptionTable::add(std::string_view, AutoOr<double>&, const OptionInfo&,
                                std::optional<ValueCheck<AutoOr<double>>>);
 
 }  // namespace vlmtrain

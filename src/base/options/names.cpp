@@ -12,23 +12,43 @@ void OptionDeclarations::add_option(Option option) {
   const std::string& key = option.key;
   VLMTRAIN_CHECK(find_option(key) == nullptr && !key_by_alias.contains(key), "option {} is declared twice", key);
   VLMTRAIN_CHECK(key.find('.') != std::string::npos, "option {} has no section", key);
+  check_last_component(key, key);
+  for (const std::string& alias : option.info.aliases) check_last_component(alias, key);
+  for (OptionHint& hint : option.info.hints) {
+    if (hint.text.empty()) hint.text = key;
+    VLMTRAIN_CHECK(hint.text.find(key) != std::string::npos, "a hint of {} does not name it: {}", key, hint.text);
+    add_hint_names(hint.names, "the equivalent in vlmtrain: " + hint.text);
+    for (const std::string& name : hint.names) key_by_hint.emplace(name, key);
+  }
   for (const std::string& alias : option.info.aliases) {
     VLMTRAIN_CHECK(alias != key && find_option(alias) == nullptr, "alias {} of {} is a declared key", alias, key);
     const auto [other, is_new] = key_by_alias.try_emplace(alias, key);
     VLMTRAIN_CHECK(is_new, "alias {} belongs to {} and {}", alias, other->second, key);
   }
-  for (OptionHint& hint : option.info.hints) {
-    if (hint.text.empty()) hint.text = key;
-    VLMTRAIN_CHECK(hint.text.find(key) != std::string::npos, "a hint of {} does not name it: {}", key, hint.text);
-    add_hint_names(hint.names, hint.text);
-  }
   options.push_back(std::move(option));
 }
 
-void OptionDeclarations::add_hint_names(const std::vector<std::string>& names, const std::string& text) {
+void OptionDeclarations::check_last_component(const std::string& name, const std::string& key) const {
+  const auto hint = suggestion_by_hint.find(std::string(get_last_component(name)));
+  VLMTRAIN_CHECK(hint == suggestion_by_hint.end() || hint->second.find(key) != std::string::npos,
+                 "{} has the name of a hint that does not name {}: {}", name, key, hint->second);
+}
+
+void OptionDeclarations::add_hint_names(const std::vector<std::string>& names, const std::string& suggestion) {
   for (const std::string& name : names) {
-    VLMTRAIN_CHECK(hint_by_name.try_emplace(name, text).second, "hint {} is declared twice", name);
+    VLMTRAIN_CHECK(suggestion_by_hint.try_emplace(name, suggestion).second, "hint {} is declared twice", name);
+    for (const Option& option : options) {
+      if (get_last_component(option.key) == name) check_last_component(option.key, option.key);
+    }
+    for (const auto& [alias, key] : key_by_alias) {
+      if (get_last_component(alias) == name) check_last_component(alias, key);
+    }
   }
+}
+
+bool OptionDeclarations::is_hint_of_another(const std::string& name, const std::string& key) const {
+  const auto hint = key_by_hint.find(name);
+  return suggestion_by_hint.contains(name) && (hint == key_by_hint.end() || hint->second != key);
 }
 
 const OptionDeclarations::Option* OptionDeclarations::find_option(std::string_view key) const {
@@ -73,12 +93,14 @@ std::optional<std::string> OptionTable::find_key(std::string_view name) const {
   auto it = std::ranges::find(names, name);
   if (it == names.end() && name.find('.') == std::string_view::npos)
     it = std::ranges::find(names, name, get_last_component);
-  return it == names.end() ? std::nullopt : std::optional(declarations_->resolve_alias(*it));
+  if (it == names.end()) return std::nullopt;
+  const std::string key = declarations_->resolve_alias(*it);
+  return declarations_->is_hint_of_another(std::string(name), key) ? std::nullopt : std::optional(key);
 }
 
 std::string OptionDeclarations::make_key_suggestion(std::string_view key) const {
-  const auto hint = hint_by_name.find(std::string(get_last_component(key)));
-  if (hint != hint_by_name.end()) return fmt::format("the equivalent in vlmtrain: {}", hint->second);
+  const auto hint = suggestion_by_hint.find(std::string(get_last_component(key)));
+  if (hint != suggestion_by_hint.end()) return hint->second;
   const auto suggestion = find_nearest_key(key);
   return suggestion ? fmt::format("did you mean {}?", *suggestion) : "`vlmtrain options` lists all keys";
 }
@@ -93,7 +115,7 @@ std::optional<std::string> find_nearest_word(std::string_view word, const std::v
   if (word.size() > kMaxWordLength) return std::nullopt;
   std::optional<std::string> nearest_word;
   // The first distance that is too large. Not tuned.
-  size_t distance_bound = std::max<size_t>(3, word.size() / 3);
+  size_t distance_bound = std::min(word.size(), std::max<size_t>(3, word.size() / 3));
   for (const auto& candidate : candidates) {
     // distance_row[j]: distance between the first i characters of `word` and the first j of
     // `candidate`.

@@ -51,6 +51,7 @@ class SourceReader {
 
   void set_options(const YAML::Node& node, const std::string& prefix, const std::string& file);
   void set_option(const std::string& name, const YAML::Node& value, const std::string& location, int line);
+  bool is_foreign_section(const std::string& key, const YAML::Node& map) const;
   std::optional<std::string> find_error(const std::string& key, const std::string& name, const YAML::Node& value,
                                         int line);
   std::optional<std::string> register_name(const std::string& key, const std::string& name, int line);
@@ -132,7 +133,7 @@ void SourceReader::set_options(const YAML::Node& node, const std::string& prefix
       errors_.push_back(
           fmt::format("{}: {} occurs twice, first in line {}; keep one", location, make_excerpt(key), first->second));
     } else if (entry.second.IsMap() && declarations_.find_option(declarations_.resolve_alias(key)) == nullptr &&
-               (prefix.empty() || declarations_.is_section(key))) {
+               (declarations_.is_section(key) || (prefix.empty() && is_foreign_section(key, entry.second)))) {
       set_options(entry.second, key, file);
     } else if (entry.second.IsNull() && declarations_.is_section(key)) {
       continue;
@@ -144,6 +145,11 @@ void SourceReader::set_options(const YAML::Node& node, const std::string& prefix
       set_option(key, entry.second, location, line);
     }
   }
+}
+
+/// Returns whether the keys of an undeclared section are reported, instead of the section itself.
+bool SourceReader::is_foreign_section(const std::string& key, const YAML::Node& map) const {
+  return map.size() > 0 && !declarations_.suggestion_by_hint.contains(key);
 }
 
 void SourceReader::read_file(const std::string& text, const std::string& file) {
@@ -193,8 +199,15 @@ void SourceReader::read_overrides(const std::vector<std::string>& overrides) {
       continue;
     }
     try {
-      set_option(override_text.substr(0, equals_pos), YAML::Load(override_text.substr(equals_pos + 1)), "command line",
-                 /*line=*/0);
+      const std::string key = override_text.substr(0, equals_pos);
+      const auto values = YAML::LoadAll(override_text.substr(equals_pos + 1));
+      if (values.size() > 1) {
+        errors_.push_back(
+            fmt::format("command line: {}: the value contains {} YAML documents; an override has one value",
+                        make_excerpt(key), values.size()));
+      } else {
+        set_option(key, values.empty() ? YAML::Node() : values.front(), "command line", /*line=*/0);
+      }
     } catch (const YAML::DeepRecursion&) {
       errors_.push_back(fmt::format("command line: {}: lists are nested too deeply", make_excerpt(override_text)));
     } catch (const YAML::Exception& error) {

@@ -1,6 +1,7 @@
 #include "base/options/yaml_values.h"
 
 #include <cstdint>
+#include <utility>
 
 namespace vlmtrain {
 
@@ -36,22 +37,29 @@ void emit_json_as_yaml(YAML::Emitter& out, const nlohmann::ordered_json& value) 
   }
 }
 
-std::optional<nlohmann::ordered_json> yaml_to_json(const YAML::Node& node, int max_depth) {
-  if (node.IsScalar()) return scalar_to_json(node);
-  if (!node.IsSequence() && !node.IsMap()) return nlohmann::ordered_json();
-  if (max_depth == 0) return std::nullopt;
-  auto json = node.IsMap() ? nlohmann::ordered_json::object() : nlohmann::ordered_json::array();
-  for (const auto& entry : node) {
-    const auto value = yaml_to_json(node.IsMap() ? entry.second : static_cast<const YAML::Node&>(entry), max_depth - 1);
-    if (!value) return std::nullopt;
-    if (node.IsMap()) {
-      if (!entry.first.IsScalar()) return std::nullopt;
-      json[entry.first.Scalar()] = *value;
-    } else {
-      json.push_back(*value);
-    }
+std::optional<std::string> yaml_to_json(const YAML::Node& node, int max_depth, nlohmann::ordered_json& json) {
+  if (node.IsScalar()) {
+    json = scalar_to_json(node);
+    return std::nullopt;
   }
-  return json;
+  json = nlohmann::ordered_json();
+  if (!node.IsSequence() && !node.IsMap()) return std::nullopt;
+  if (max_depth == 0) return "lists and sections are nested too deeply";
+  json = node.IsMap() ? nlohmann::ordered_json::object() : nlohmann::ordered_json::array();
+  for (const auto& entry : node) {
+    nlohmann::ordered_json value;
+    const YAML::Node& value_node = node.IsMap() ? entry.second : static_cast<const YAML::Node&>(entry);
+    if (auto error = yaml_to_json(value_node, max_depth - 1, value)) return error;
+    if (node.IsSequence()) {
+      json.push_back(std::move(value));
+      continue;
+    }
+    if (!entry.first.IsScalar()) return "a key must be a word, not a list or section";
+    const std::string& key = entry.first.Scalar();
+    if (json.contains(key)) return fmt::format("{} occurs twice; keep one", make_excerpt(key));
+    json[key] = std::move(value);
+  }
+  return std::nullopt;
 }
 
 }  // namespace vlmtrain

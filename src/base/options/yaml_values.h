@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <yaml-cpp/yaml.h>
 
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string>
@@ -101,7 +102,12 @@ std::optional<T> parse_yaml_value(const YAML::Node& node) {
   } else {
     if (!node.IsScalar()) return std::nullopt;
     T value{};
-    return YAML::convert<T>::decode(node, value) ? std::optional<T>{value} : std::nullopt;
+    if (!YAML::convert<T>::decode(node, value)) return std::nullopt;
+    if constexpr (std::is_same_v<T, double>) {
+      if (!std::isfinite(value)) return std::nullopt;
+      value += 0.0;  // -0.0 becomes 0.0, its equal, which has another text
+    }
+    return value;
   }
 }
 
@@ -113,12 +119,13 @@ std::string to_yaml_text(const T& value) {
   return out.c_str();
 }
 
-/// Writes a value such that yaml_to_json() returns it.
+/// Writes a value such that yaml_to_json() stores it.
 void emit_json_as_yaml(YAML::Emitter& out, const nlohmann::ordered_json& value);
 
-/// Returns the value of a node. Unquoted scalars are the booleans or numbers that they look like.
-/// Returns nothing if a key is not a scalar or if the node is nested deeper than `max_depth`. The
-/// limit ends the recursion into a YAML alias that refers to a node around it.
-std::optional<nlohmann::ordered_json> yaml_to_json(const YAML::Node& node, int max_depth);
+/// Stores the value of a node in `json` and returns nothing. Unquoted scalars are the booleans or
+/// numbers that they look like. Returns an error message if a key is not a scalar, if a map has a
+/// key twice, or if the node is nested deeper than `max_depth`. The limit ends the recursion into a
+/// YAML alias that refers to a node around it.
+std::optional<std::string> yaml_to_json(const YAML::Node& node, int max_depth, nlohmann::ordered_json& json);
 
 }  // namespace vlmtrain

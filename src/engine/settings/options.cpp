@@ -180,11 +180,13 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
       {.doc = "Data type of the model's computation. With bf16 and fp16 the optimizer keeps fp32 master weights, "
               "and gradients are accumulated in fp32 over the micro-batches. fp16 uses a loss scale.",
        .resume = ResumeRule::kIfRequested,
-       .hints = {{.names = {"fp16"}, .text = "training.precision: fp16"},
-                 {.names = {"bf16"}, .text = "training.precision: bf16"},
-                 {.names = {"tf32"}, .text = "no equivalent: training.precision is bf16, fp16 or fp32"},
-                 {.names = {"torch_dtype", "dtype", "compute_dtype", "mixed_precision", "bnb_4bit_compute_dtype",
-                            "model_dtype"}}}});
+       .hints = {
+           {.names = {"fp16"}, .text = "training.precision: fp16"},
+           {.names = {"bf16"}, .text = "training.precision: bf16"},
+           {.names = {"tf32"}, .text = "training.precision: bf16, fp16 or fp32"},
+           {.names = {"dtype"},
+            .text = "training.precision; of checkpoints output.dtype, of volumes data.volume.dtype"},
+           {.names = {"torch_dtype", "compute_dtype", "mixed_precision", "bnb_4bit_compute_dtype", "model_dtype"}}}});
   table.add(
       keys::training::kLossScale, options.loss_scale,
       {.doc =

@@ -242,9 +242,9 @@ std::string Suggestion::text() const {
 }
 
 int64_t Plan::total_bytes() const {
-  // Evaluation batches that exceed the limit are split.
-  const int64_t evaluation_bytes = evaluation ? std::min(evaluation->peaks.reserved_bytes, limit.limit_bytes) : 0;
-  return std::max(peaks().reserved_bytes, evaluation_bytes) + limit.overhead_bytes();
+  if (!evaluation) return training_bytes();
+  const int64_t evaluation_bytes = std::min(evaluation->peaks.reserved_bytes, limit.limit_bytes);
+  return std::max(training_bytes(), evaluation_bytes + limit.overhead_bytes());
 }
 
 StepPeaks Plan::peaks() const {

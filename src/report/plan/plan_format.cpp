@@ -129,9 +129,11 @@ std::string format_step_config(const planner::Plan& plan) {
 }
 
 std::string format_evaluation(const planner::EvaluationPlan& evaluation) {
+  const std::string fallback_note = evaluation.fits             ? ""
+                                    : evaluation.batch_size > 1 ? "; batches that do not fit are split"
+                                                                : "; samples that do not fit are dropped";
   return fmt::format("batches of {}, {} reserved with the training state{}", evaluation.batch_size,
-                     format_gigabytes(evaluation.peaks.reserved_bytes),
-                     evaluation.fits ? "" : "; batches that do not fit are split");
+                     format_gigabytes(evaluation.peaks.reserved_bytes), fallback_note);
 }
 
 std::string format_memory_component(const memory::MemoryTag& tag) {
@@ -344,12 +346,16 @@ std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan) {
   rows.push_back({"fragmentation", plan.best_estimate.peaks.reserved_bytes - allocated});
   rows.push_back({plan.gpu().is_context_measured ? "context" : "context (not measured)", plan.limit.context_bytes});
   if (plan.limit.communication_bytes > 0) rows.push_back({"NCCL (estimated)", plan.limit.communication_bytes});
-  const int64_t evaluation_bytes = plan.total_bytes() - plan.total_bytes(plan.best_estimate);
-  if (plan.evaluation && evaluation_bytes > 0) rows.push_back({"evaluations", evaluation_bytes});
+  const int64_t evaluation_bytes = compute_evaluation_bytes(plan);
+  if (evaluation_bytes > 0) rows.push_back({"evaluations", evaluation_bytes});
   const int64_t free_bytes = plan.limit.allowed_bytes - plan.total_bytes() - plan.limit.margin_bytes;
   if (free_bytes >= 0) rows.push_back({"free", free_bytes, Kind::kFree});
   rows.push_back({fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes, Kind::kMargin});
   return rows;
+}
+
+int64_t compute_evaluation_bytes(const planner::Plan& plan) {
+  return plan.evaluation ? plan.total_bytes() - plan.total_bytes(plan.best_estimate) : 0;
 }
 
 int64_t compute_shortfall_bytes(const planner::Plan& plan) {

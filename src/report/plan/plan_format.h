@@ -75,6 +75,9 @@ struct MemoryRow {
 /// plan.total_bytes(). All of them sum up to the GPU's memory, or to more if the plan does not fit.
 std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan);
 
+/// Returns the memory that evaluations need in addition to training steps; 0 without evaluations.
+int64_t compute_evaluation_bytes(const planner::Plan& plan);
+
 /// Returns the memory that the GPU lacks, the margin included; 0 if the plan fits.
 int64_t compute_shortfall_bytes(const planner::Plan& plan);
 

@@ -79,8 +79,12 @@ class PlanTextBuilder {
     add_gpu_size_marker(scale);
     int64_t offset = 0;
     int color_index = 0;
+    bool has_total_row = false;
     for (const auto& row : rows) {
-      if (row.kind != MemoryRow::Kind::kUsed && offset == plan_.total_bytes()) add_total_row();
+      if (!has_total_row && row.kind != MemoryRow::Kind::kUsed && offset == plan_.total_bytes()) {
+        add_total_row();
+        has_total_row = true;
+      }
       add_memory_row(row, offset,
                      row.kind == MemoryRow::Kind::kUsed ? kBarColors[color_index++ % kBarColors.size()] : kFaint,
                      scale);

@@ -144,6 +144,7 @@ std::string make_gpu_rows(const planner::Plan& plan) {
   const std::string not_measured_note = plan.gpu().is_context_measured ? "" : " (not measured)";
   add("", fmt::format("CUDA context{}", not_measured_note), plan.limit.context_bytes);
   if (plan.limit.communication_bytes > 0) add("", "NCCL (estimated)", plan.limit.communication_bytes);
+  if (const int64_t bytes = compute_evaluation_bytes(plan); bytes > 0) add("", "evaluations", bytes);
   add(" class=\"total\"", "in use", plan.total_bytes());
   add("", fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes);
   if (plan.fits) {

@@ -157,7 +157,12 @@ void HostRunPlan::make_plan(const Config& config, PlanRequest request, const Mem
                             const std::optional<SavedPlan>& saved_plan) {
   saved_plan_.limit_bytes = enforced_limit_bytes_ = limit.limit_bytes;
   const bool is_split_by_memory = !request.constraints.micro_batch_size;
-  if (saved_plan) request.constraints = constrain_to_saved_config(request.constraints, saved_plan->step_config);
+  if (saved_plan) {
+    request.constraints = constrain_to_saved_config(request.constraints, saved_plan->step_config);
+    // With another number of ranks, the saved size may not divide the samples per rank.
+    if (is_split_by_memory && request.workload.samples_per_rank() % saved_plan->step_config.micro_batch_size != 0)
+      request.constraints.micro_batch_size.reset();
+  }
   request.with_suggestions = request.with_split_plan = !saved_plan;
   try {
     auto [plan, oversized_micro_batch_size] =
@@ -252,7 +257,8 @@ std::unique_ptr<memory::HostMemoryBudget::ScopedLimit> HostRunPlan::make_trainin
 
 int64_t HostRunPlan::compute_unused_limit_bytes() const {
   if (!plan_) return 0;
-  return std::max<int64_t>(0, plan_->limit.allowed_bytes - plan_->limit.margin_bytes - plan_->total_bytes());
+  // An evaluation waits until a checkpoint is written, so that only training steps count.
+  return std::max<int64_t>(0, plan_->limit.allowed_bytes - plan_->limit.margin_bytes - plan_->training_bytes());
 }
 
 void HostRunPlan::report_measurements(int64_t steps) const {

@@ -59,7 +59,7 @@ class HostRunPlan {
   std::unique_ptr<memory::HostMemoryBudget::ScopedLimit> make_evaluation_allocation_limit();
 
   /// Returns the planned maximum of the process in bytes; 0 if planning failed.
-  int64_t planned_bytes() const { return plan_ ? plan_->total_bytes() : 0; }
+  int64_t planned_bytes() const { return plan_ ? plan_->training_bytes() : 0; }
   /// Returns the part of the limit that the plan does not use, in bytes; 0 if planning failed.
   int64_t compute_unused_limit_bytes() const;
   /// Returns a guard. While it exists, new tensors do not count towards the limit. For the copies

@@ -6,6 +6,7 @@
 #include "parity/case.h"
 #include "planner/dry_run.h"
 #include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 namespace {
@@ -90,6 +91,19 @@ TEST_F(EvaluationPlanTest, IsPlannedTheSameWayOnTheCpu) {
   EXPECT_EQ(largest.batch_size, 4);
   request_.target_reserved_bytes = request_.limit_bytes = largest.peaks.reserved_bytes - 1;
   EXPECT_EQ(plan().batch_size, 2);
+}
+
+TEST(PlanBytesTest, CountsEvaluationsUpToTheLimit) {
+  Plan plan;
+  plan.limit.limit_bytes = 100;
+  plan.limit.context_bytes = 7;
+  plan.best_estimate.peaks.reserved_bytes = 60;
+  EXPECT_EQ(plan.total_bytes(), 67);
+  for (const auto& [evaluation_bytes, total_bytes] : {std::pair{50, 67}, {80, 87}, {300, 107}}) {
+    plan.evaluation = EvaluationPlan{.peaks = {.reserved_bytes = evaluation_bytes}};
+    EXPECT_EQ(plan.total_bytes(), total_bytes);
+    EXPECT_EQ(plan.training_bytes(), 67) << "checkpoints are copied while training goes on";
+  }
 }
 
 }  // namespace
