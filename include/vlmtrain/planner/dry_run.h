@@ -53,6 +53,10 @@ void add_sample(std::vector<SampleGroup>& groups, data::SampleShape shape);
 /// Returns the samples in the same order, with runs of equal shapes as one group each.
 std::vector<SampleGroup> group_samples(std::span<const data::SampleShape> shapes);
 
+/// Returns the first `count` samples, count > 0. The last one is repeated as needed. REQUIRES:
+/// `shapes` is not empty.
+std::vector<SampleGroup> take_samples(std::span<const data::SampleShape> shapes, int64_t count);
+
 /// Returns the shape of every sample, in order. The inverse of group_samples().
 std::vector<data::SampleShape> expand_groups(const std::vector<SampleGroup>& groups);
 

@@ -60,7 +60,7 @@ planner::StepConfig make_min_memory_step_config(const Config& config, int64_t nu
 
 /// Returns the samples and batch sizes of evaluations during a run (PlanRequest::evaluation), for GPUs;
 /// nullopt if the run has none. Checks the samples of data.eval as data.check_at_start says. Throws
-/// UserError (kBadData) if none is usable.
+/// UserError (kBadData) if none is usable. REQUIRES: check_evaluation_options() accepts `config`.
 std::optional<planner::EvaluationRequest> make_run_evaluation_request(const Config& config,
                                                                       const models::Processor& processor);
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,25 +30,27 @@ struct OptionDeclarations {
     std::function<std::optional<std::string>(const std::string& name, const YAML::Node&)> set_entry{};
   };
 
+  struct Hint {
+    std::string key;                                ///< empty for foreign keys
+    std::shared_ptr<const std::string> suggestion;  ///< see make_key_suggestion(); names of one OptionHint share it
+  };
+
   std::vector<Option> options;
-  std::vector<OptionHint> foreign_keys;                   ///< keys of other trainers without an option
-  std::map<std::string, std::string> key_by_alias;        ///< earlier name of a key → the key
-  std::map<std::string, std::string> suggestion_by_hint;  ///< name in other trainers → make_key_suggestion()
-  std::map<std::string, std::string> key_by_hint;         ///< name in other trainers → key, if there is one
+  std::vector<OptionHint> foreign_keys;                            ///< keys of other trainers without an option
+  std::map<std::string, std::string> key_by_alias;                 ///< earlier name of a key → the key
+  std::multimap<std::string, std::string> keys_by_last_component;  ///< of each key and alias → the key
+  std::map<std::string, Hint> hints;                               ///< by the name in other trainers
   std::vector<std::pair<std::string, std::string>> sections;
 
   /// Adds an option with its aliases and hints. Throws InternalError for names that exist.
   void add_option(Option option);
-  /// Adds names of other trainers. Throws InternalError for names of hints that exist, and as
-  /// check_last_component() for declared keys.
-  void add_hint_names(const std::vector<std::string>& names, const std::string& suggestion);
-
-  /// Throws InternalError if a hint has the last component of `name`, which is `key` or its alias,
-  /// and its suggestion does not contain `key`.
-  void check_last_component(const std::string& name, const std::string& key) const;
-
-  /// Returns whether `name` is a hint of an option other than `key`, or a foreign key.
-  bool is_hint_of_another(const std::string& name, const std::string& key) const;
+  /// Adds names of other trainers for `key`, which is empty for foreign keys. Throws InternalError
+  /// for names of hints that exist, and if `suggestion` lacks a declared key with such a last
+  /// component.
+  void add_hints(const std::vector<std::string>& names, const std::string& key, std::string suggestion);
+  /// Adds `name`, which is `key` or its alias. Throws InternalError if a hint has its last component
+  /// and a suggestion without `key`.
+  void add_last_component(const std::string& name, const std::string& key);
 
   const Option* find_option(std::string_view key) const;
   /// Returns the key of an alias, and any other name unchanged.

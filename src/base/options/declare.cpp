@@ -100,7 +100,7 @@ void OptionTable::add_structured_option(std::string_view key, std::string type,
 }
 
 void OptionTable::add_foreign_keys(std::vector<std::string> names, std::string advice) {
-  declarations_->add_hint_names(names, advice);
+  declarations_->add_hints(names, /*key=*/"", advice);
   declarations_->foreign_keys.push_back({.names = std::move(names), .text = std::move(advice)});
 }
 

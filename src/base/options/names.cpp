@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/options/declarations.h"
 #include "vlmtrain/base/error.h"
@@ -12,43 +13,40 @@ void OptionDeclarations::add_option(Option option) {
   const std::string& key = option.key;
   VLMTRAIN_CHECK(find_option(key) == nullptr && !key_by_alias.contains(key), "option {} is declared twice", key);
   VLMTRAIN_CHECK(key.find('.') != std::string::npos, "option {} has no section", key);
-  check_last_component(key, key);
-  for (const std::string& alias : option.info.aliases) check_last_component(alias, key);
   for (OptionHint& hint : option.info.hints) {
     if (hint.text.empty()) hint.text = key;
     VLMTRAIN_CHECK(hint.text.find(key) != std::string::npos, "a hint of {} does not name it: {}", key, hint.text);
-    add_hint_names(hint.names, "the equivalent in vlmtrain: " + hint.text);
-    for (const std::string& name : hint.names) key_by_hint.emplace(name, key);
+    add_hints(hint.names, key, "the equivalent in vlmtrain: " + hint.text);
   }
+  add_last_component(key, key);
   for (const std::string& alias : option.info.aliases) {
     VLMTRAIN_CHECK(alias != key && find_option(alias) == nullptr, "alias {} of {} is a declared key", alias, key);
     const auto [other, is_new] = key_by_alias.try_emplace(alias, key);
     VLMTRAIN_CHECK(is_new, "alias {} belongs to {} and {}", alias, other->second, key);
+    add_last_component(alias, key);
   }
   options.push_back(std::move(option));
 }
 
-void OptionDeclarations::check_last_component(const std::string& name, const std::string& key) const {
-  const auto hint = suggestion_by_hint.find(std::string(get_last_component(name)));
-  VLMTRAIN_CHECK(hint == suggestion_by_hint.end() || hint->second.find(key) != std::string::npos,
-                 "{} has the name of a hint that does not name {}: {}", name, key, hint->second);
+void OptionDeclarations::add_last_component(const std::string& name, const std::string& key) {
+  std::string last_component(get_last_component(name));
+  const auto hint = hints.find(last_component);
+  VLMTRAIN_CHECK(hint == hints.end() || hint->second.suggestion->find(key) != std::string::npos,
+                 "{} has the name of a hint that does not name {}: {}", name, key, *hint->second.suggestion);
+  keys_by_last_component.emplace(std::move(last_component), key);
 }
 
-void OptionDeclarations::add_hint_names(const std::vector<std::string>& names, const std::string& suggestion) {
+void OptionDeclarations::add_hints(const std::vector<std::string>& names, const std::string& key,
+                                   std::string suggestion) {
+  const auto shared_suggestion = std::make_shared<const std::string>(std::move(suggestion));
   for (const std::string& name : names) {
-    VLMTRAIN_CHECK(suggestion_by_hint.try_emplace(name, suggestion).second, "hint {} is declared twice", name);
-    for (const Option& option : options) {
-      if (get_last_component(option.key) == name) check_last_component(option.key, option.key);
-    }
-    for (const auto& [alias, key] : key_by_alias) {
-      if (get_last_component(alias) == name) check_last_component(alias, key);
+    VLMTRAIN_CHECK(hints.try_emplace(name, Hint{key, shared_suggestion}).second, "hint {} is declared twice", name);
+    const auto [first, last] = keys_by_last_component.equal_range(name);
+    for (auto other = first; other != last; ++other) {
+      VLMTRAIN_CHECK(shared_suggestion->find(other->second) != std::string::npos,
+                     "hint {} has the name of {}, which it does not name: {}", name, other->second, *shared_suggestion);
     }
   }
-}
-
-bool OptionDeclarations::is_hint_of_another(const std::string& name, const std::string& key) const {
-  const auto hint = key_by_hint.find(name);
-  return suggestion_by_hint.contains(name) && (hint == key_by_hint.end() || hint->second != key);
 }
 
 const OptionDeclarations::Option* OptionDeclarations::find_option(std::string_view key) const {
@@ -94,13 +92,15 @@ std::optional<std::string> OptionTable::find_key(std::string_view name) const {
   if (it == names.end() && name.find('.') == std::string_view::npos)
     it = std::ranges::find(names, name, get_last_component);
   if (it == names.end()) return std::nullopt;
-  const std::string key = declarations_->resolve_alias(*it);
-  return declarations_->is_hint_of_another(std::string(name), key) ? std::nullopt : std::optional(key);
+  std::string key = declarations_->resolve_alias(*it);
+  const auto hint = declarations_->hints.find(std::string(name));
+  if (hint != declarations_->hints.end() && hint->second.key != key) return std::nullopt;
+  return key;
 }
 
 std::string OptionDeclarations::make_key_suggestion(std::string_view key) const {
-  const auto hint = suggestion_by_hint.find(std::string(get_last_component(key)));
-  if (hint != suggestion_by_hint.end()) return hint->second;
+  const auto hint = hints.find(std::string(get_last_component(key)));
+  if (hint != hints.end()) return *hint->second.suggestion;
   const auto suggestion = find_nearest_key(key);
   return suggestion ? fmt::format("did you mean {}?", *suggestion) : "`vlmtrain options` lists all keys";
 }

@@ -149,7 +149,7 @@ void SourceReader::set_options(const YAML::Node& node, const std::string& prefix
 
 /// Returns whether the keys of an undeclared section are reported, instead of the section itself.
 bool SourceReader::is_foreign_section(const std::string& key, const YAML::Node& map) const {
-  return map.size() > 0 && !declarations_.suggestion_by_hint.contains(key);
+  return map.size() > 0 && !declarations_.hints.contains(key);
 }
 
 void SourceReader::read_file(const std::string& text, const std::string& file) {

@@ -142,6 +142,13 @@ std::vector<SampleGroup> group_samples(std::span<const data::SampleShape> shapes
   return groups;
 }
 
+std::vector<SampleGroup> take_samples(std::span<const data::SampleShape> shapes, int64_t count) {
+  const int64_t num_distinct_samples = std::min(count, std::ssize(shapes));
+  auto groups = group_samples(shapes.first(static_cast<size_t>(num_distinct_samples)));
+  groups.back().count += count - num_distinct_samples;
+  return groups;
+}
+
 std::vector<data::SampleShape> expand_groups(const std::vector<SampleGroup>& groups) {
   std::vector<data::SampleShape> shapes;
   for (const auto& group : groups) shapes.insert(shapes.end(), static_cast<size_t>(group.count), group.shape);

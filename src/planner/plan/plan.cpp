@@ -227,10 +227,7 @@ EvaluationPlan plan_evaluation_in_training(const Plan& plan, const StepConfig& s
   request.job = plan.job;
   request.target = plan.target;
   request.training_step_config = step_config;
-  for (int64_t i = 0; i < kNumMicroBatches * step_config.micro_batch_size; ++i) {
-    const auto& shapes = plan.worst_batch.shapes;
-    add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
-  }
+  request.training_samples = take_samples(plan.worst_batch.shapes, kNumMicroBatches * step_config.micro_batch_size);
   request.limit_bytes = plan.limit.limit_bytes;
   request.target_reserved_bytes = std::min(plan.peaks().reserved_bytes, plan.limit.limit_bytes);
   return plan_evaluation(request);

@@ -33,14 +33,6 @@ UserError make_samples_too_large_error(const SampleBatch& batch, const StepConfi
           is_single_sample ? " or shorter texts" : ", shorter texts or a smaller micro-batch"));
 }
 
-/// Returns the first `count` samples of a batch. The last one is repeated as needed.
-std::vector<SampleGroup> take_samples(const SampleBatch& batch, int64_t count) {
-  const int64_t num_distinct_samples = std::min(count, std::ssize(batch.shapes));
-  auto groups = group_samples(std::span(batch.shapes).first(static_cast<size_t>(num_distinct_samples)));
-  groups.back().count += count - num_distinct_samples;
-  return groups;
-}
-
 /// Returns the samples with `share` of their pixels and text tokens, 0 < share ≤ 1. The shapes
 /// remain valid for data::make_meta_sample().
 std::vector<SampleGroup> scale_sample_sizes(std::vector<SampleGroup> groups, double share) {
@@ -112,13 +104,13 @@ int64_t PlanEvaluator::compute_num_dry_run_micro_batches(const StepConfig& step_
 
 DryRunRequest PlanEvaluator::make_full_request(const StepConfig& step_config, const SampleBatch& batch) const {
   const int64_t samples = compute_num_dry_run_micro_batches(step_config) * step_config.micro_batch_size;
-  const auto worst_samples = take_samples(batch, samples);
+  const auto worst_samples = take_samples(batch.shapes, samples);
   DryRunRequest request{.step_config = step_config,
                         .steps = {worst_samples},
                         .with_costs = traits().predicts_time,
                         .with_detail = !traits().is_detail_expensive};
   if (traits().fragments_memory) {
-    const auto micro_batch = take_samples(batch, step_config.micro_batch_size);
+    const auto micro_batch = take_samples(batch.shapes, step_config.micro_batch_size);
     request.steps = {scale_sample_sizes(micro_batch, kMediumBatchFraction), worst_samples,
                      scale_sample_sizes(micro_batch, kSmallBatchFraction), worst_samples};
   }
@@ -142,7 +134,7 @@ CommunicationEstimate PlanEvaluator::predict_communication(double micro_batch_se
 
 double PlanEvaluator::compute_tokens_per_step(const SampleBatch& batch) const {
   double tokens = 0;
-  for (const auto& group : take_samples(batch, settings_.workload.samples_per_rank())) {
+  for (const auto& group : take_samples(batch.shapes, settings_.workload.samples_per_rank())) {
     tokens += static_cast<double>(group.shape.tokens * group.count);
   }
   return tokens * static_cast<double>(settings_.workload.world_size);
@@ -209,7 +201,7 @@ DryRunResult PlanEvaluator::probe(const StepConfig& step_config, ProbeDetail det
 DryRunRequest PlanEvaluator::make_probe_request(const StepConfig& step_config, const SampleBatch& batch,
                                                 ProbeDetail detail) const {
   return {.step_config = step_config,
-          .steps = {take_samples(batch, step_config.micro_batch_size)},
+          .steps = {take_samples(batch.shapes, step_config.micro_batch_size)},
           .with_costs = detail != ProbeDetail::kPeaksOnly && traits().predicts_time,
           .with_detail = detail == ProbeDetail::kWithCostsAndDetail && !traits().is_detail_expensive};
 }

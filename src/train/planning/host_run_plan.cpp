@@ -226,10 +226,8 @@ planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const
     auto request = make_evaluation_request(config, evaluation_set, plan_->job);
     request.max_batch_size = kMaxCpuEvalBatchSize;
     request.training_step_config = saved_plan_.step_config;
-    for (int64_t i = 0; i < saved_plan_.step_config.micro_batch_size; ++i) {
-      const auto& shapes = plan_->worst_batch.shapes;
-      planner::add_sample(request.training_samples, shapes[std::min(static_cast<size_t>(i), shapes.size() - 1)]);
-    }
+    request.training_samples =
+        planner::take_samples(plan_->worst_batch.shapes, saved_plan_.step_config.micro_batch_size);
     const int64_t largest_sample_bytes = compute_largest_sample_bytes(request.worst_batches);
     // Samples that workers decode, a batch that waits, and a batch that is evaluated.
     evaluation_samples_bytes_ = config.data.num_workers * (largest_sample_bytes + evaluation_set.decode_bytes()) +

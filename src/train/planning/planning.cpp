@@ -186,7 +186,7 @@ planner::TargetHost make_evaluation_host(const Config& config, const planner::Ev
 
 std::optional<planner::EvaluationRequest> make_run_evaluation_request(const Config& config,
                                                                       const models::Processor& processor) {
-  if (!config.evaluation.is_enabled() || config.data.eval.empty()) return std::nullopt;
+  if (!config.evaluation.is_enabled()) return std::nullopt;
   return make_evaluation_request(config, EvaluationSet(config, processor, /*cache=*/{}), /*job=*/{});
 }
 
