@@ -109,7 +109,7 @@ add("`init` of a preset that there is not", "init --preset llama-7b --out new", 
 add("`init` into a folder that is there", "init --preset smolvlm-tiny --out images", 2, "--out images: already exists")
 add("`merge` of a checkpoint that is no adapter", "merge --adapter model --out merged", 4, "give the folder of an adapter")
 add("`eval` without `data.eval`", "eval --config train.yaml --checkpoint model", 2, "data.eval: empty")
-add("`generate` with a picture that is not there", "generate --checkpoint model --image nowhere.png --prompt What?", 2, "--image", "nowhere.png")
+add("`generate` with an image that does not exist", "generate --checkpoint model --image nowhere.png --prompt What?", 2, "--image", "nowhere.png")
 add("`generate` of a checkpoint that is not there", "generate --checkpoint nowhere --image images/0.png --prompt What?", 4, "nowhere: the folder does not exist")
 add("`report` on a folder that is no run", "report images", 2, "has no config.yaml or metrics.jsonl")
 
@@ -196,11 +196,11 @@ add("empty `conversations`", TRAIN, 4, 'sample r0: its "conversations" is empty'
 add("no `conversations`", TRAIN, 4, 'has no "conversations" and no "messages"', prepare=record(conversations=None))
 add("a record without an answer", TRAIN, 4, "nothing to learn", prepare=record(conversations=[{"from": "human", "value": "<image>What?"}]))
 add("a role that there is not", TRAIN, 4, 'unknown role "bot"', prepare=record(conversations=[{"from": "bot", "value": "A ramp."}]))
-add("a picture that is not there", TRAIN, 4, "images/missing.png", "data.image_root", prepare=record(image="images/missing.png"))
-add("two `<image>` for one picture", TRAIN, 4, "has 2 <image> placeholders for 1 image", prepare=record(conversations=[{"from": "human", "value": "<image><image>What?"}, {"from": "gpt", "value": "It."}]))
-add("a web page with the name of a picture", TRAIN, 4, "sample r0: images/0.png: not a JPEG, PNG, WebP, TIFF, HEIC or AVIF image but a web page",
+add("an image that does not exist", TRAIN, 4, "images/missing.png", "data.image_root", prepare=record(image="images/missing.png"))
+add("two `<image>` for one image", TRAIN, 4, "has 2 <image> placeholders for 1 image", prepare=record(conversations=[{"from": "human", "value": "<image><image>What?"}, {"from": "gpt", "value": "It."}]))
+add("a web page with the name of an image", TRAIN, 4, "sample r0: images/0.png: not a JPEG, PNG, WebP, TIFF, HEIC or AVIF image but a web page",
     prepare=lambda folder: (folder / "images/0.png").write_text("<!DOCTYPE html><html>not found</html>") and None)
 add("HEIC of a telephone", TRAIN, 4, "a damaged or truncated HEIC", prepare=lambda folder: (folder / "images/0.png").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic") and None)
-add("a picture from the web", TRAIN, 4, "save the image and give its path", prepare=record(image="https://example.com/a.png"))
+add("an image from the web", TRAIN, 4, "save the image and give its path", prepare=record(image="https://example.com/a.png"))
 add("every sample longer than `data.max_length`", TRAIN + " data.max_length=8", 4, "8 of 8 samples", "raise it")
 add("less memory than the model takes", TRAIN + " memory.limit_gb=0.1", 3, "memory.limit_gb=")

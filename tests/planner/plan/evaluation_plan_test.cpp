@@ -102,7 +102,7 @@ TEST(PlanBytesTest, CountsEvaluationsUpToTheLimit) {
   for (const auto& [evaluation_bytes, total_bytes] : {std::pair{50, 67}, {80, 87}, {300, 107}}) {
     plan.evaluation = EvaluationPlan{.peaks = {.reserved_bytes = evaluation_bytes}};
     EXPECT_EQ(plan.total_bytes(), total_bytes);
-    EXPECT_EQ(plan.training_bytes(), 67) << "checkpoints are copied while training goes on";
+    EXPECT_EQ(plan.training_bytes(), 67) << "checkpoints are copied during training";
   }
 }
 
