@@ -355,7 +355,7 @@ std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan) {
 }
 
 int64_t compute_evaluation_bytes(const planner::Plan& plan) {
-  return plan.evaluation ? plan.total_bytes() - plan.total_bytes(plan.best_estimate) : 0;
+  return plan.total_bytes() - plan.training_bytes();
 }
 
 int64_t compute_shortfall_bytes(const planner::Plan& plan) {
