@@ -33,6 +33,7 @@ PACKAGES = ("torch", "transformers", "peft", "bitsandbytes", "liger-kernel")
 # Messages of steps that cannot run: no backend supports a padding mask, or memory runs out.
 REFUSALS = ("No available kernel", "out of memory", "No viable backend", "cuDNN")
 SEARCH_STEPS = 2
+WARM_UP_STEPS = 3
 
 
 class QwenProcessor:
@@ -189,13 +190,14 @@ def search(model, optimizer, batches, arguments):
 
 
 def measure(model, optimizer, batches, best, arguments, precision):
-    """Returns lines of the steps from `from_step` on; the one before them warms up."""
+    """Returns lines of the steps from `from_step` on; up to three steps before them warm up."""
     if model.device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    schedule = [(step, best["micro_batch"]) for step in range(arguments.from_step - 1, len(batches.order))]
+    first = max(0, arguments.from_step - WARM_UP_STEPS)
+    schedule = [(step, best["micro_batch"]) for step in range(first, len(batches.order))]
     steps = load_steps(batches, schedule, arguments)
-    return list(timed_steps(model, optimizer, steps, BACKENDS[best["attention"]], precision))[1:]
+    return list(timed_steps(model, optimizer, steps, BACKENDS[best["attention"]], precision))[arguments.from_step - first:]
 
 
 def tokens_per_second(lines):

@@ -256,6 +256,14 @@ class Collecting(unittest.TestCase):
         commits = self.read({"./media.json": self.result(), "attachments/log.txt": b"x", "../media.json": b"x", "other.json": b"x"})
         self.assertEqual(list(commits), ["media"])
 
+    def test_fewer_checks_do_not_replace_more(self):
+        check = json.loads(self.result())["checks"][0]
+        late = {**check, "state": results.CUT}
+        whole, most, few = ({"complete": complete, "checks": checks}
+                            for complete, checks in ((True, [check]), (False, [check, check, late]), (False, [check, late, late])))
+        for present, result, kept in ((whole, most, True), (most, few, True), (few, most, False), (most, whole, False), (few, few, False)):
+            self.assertEqual(command.has_more(present, result), kept)
+
     def test_broken_results_are_refused(self):
         for content in (b"", b"[]", self.result()[:50], self.result(entry="ranks"), self.result(commit=""), self.result(checks=[{}]),
                         self.result(seconds="1")):

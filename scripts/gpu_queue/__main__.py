@@ -34,7 +34,7 @@ from harness import inputs, program, results
 from harness.bench import Bench
 from runner import say
 from carried import KEPT
-from state import DONE, RESULTS, Queue, check_result, is_complete, read_result
+from state import DONE, RESULTS, Queue, check_result, is_complete, num_final_checks, read_result
 
 HOURS = 24 * 3600
 STARTED = time.monotonic()
@@ -213,12 +213,17 @@ def collect(arguments, parser):
         present = read_result(RESULTS, name)
         if not result["device"].startswith("cuda"):
             say(f"skipped {name}: it is a result of {result['gpu']}, not of a GPU")
-        elif present and is_complete(present) and not is_complete(result):
-            say(f"skipped {name}: it is incomplete, and docs/benchmarks/gpu has a complete one")
+        elif present and has_more(present, result):
+            say(f"skipped {name}: docs/benchmarks/gpu has more finished checks")
         else:
             (RESULTS / f"{name}.json").write_bytes(content)
             say(f"collected {name}: {page.summary(result)}")
     return render()
+
+
+def has_more(present, result):
+    """Returns whether `present` should be kept: it is complete or has more finished checks, and `result` is incomplete."""
+    return not is_complete(result) and (is_complete(present) or num_final_checks(present) > num_final_checks(result))
 
 
 def read_archive(path):

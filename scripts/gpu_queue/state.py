@@ -80,6 +80,11 @@ def is_complete(result):
     return bool(result["checks"]) and result["complete"] and all(check["state"] in FINAL for check in result["checks"])
 
 
+def num_final_checks(result):
+    """Returns the number of checks that need not run again."""
+    return sum(check["state"] in FINAL for check in result["checks"])
+
+
 def find_state(entry, result):
     if result is None:
         return NEVER

@@ -155,7 +155,7 @@ def killed_while_saving(bench):
         bad.append(f"it did not resume after step {begin}")
     if len(lines) != STEPS:
         bad.append(f"{len(lines)} of {STEPS} steps")
-    bound = 0 if bench.is_cpu else LOSS_TOLERANCE
+    bound = 0 if bench.is_cpu else max(LOSS_TOLERANCE, REPETITION_FACTOR * max(comparison.losses_apart(saved_run(bench, "repetition")[0], whole)))
     if not max(losses) <= bound:
         bad.append("the losses differ")
     leftovers = [name for name in (folder / "run" / "checkpoints").iterdir() if not name.name.startswith("step-")]
@@ -164,7 +164,7 @@ def killed_while_saving(bench):
     inputs.clear(folder / "run" / "checkpoints")
     moment = "while" if state.was_saving else "not while"
     text = "; ".join([f"killed after step {len(state.lines)}, {moment} a checkpoint was written; resumed after step {begin}; losses "
-                      f"{max(losses):.1e} apart (at most {bound:.0e}), {'equal' if same_bits else 'different'} bits", *bad])
+                      f"{max(losses):.1e} apart (at most {bound:.1e}), {'equal' if same_bits else 'different'} bits", *bad])
     figures = {"lines": len(state.lines), "was_saving": state.was_saving, "resumed_after": begin, "loss_apart": max(losses),
                "same_bits": same_bits, "seconds_from_start_to_end": seconds}
     return results.failed(text, fix, **figures) if bad else results.passed(text, **figures)

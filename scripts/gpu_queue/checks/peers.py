@@ -173,6 +173,6 @@ def against(quantization="none", liger=False):
 
 def checks(bench):
     preset = (CPU_WORK if bench.is_cpu or bench.is_virtual else GPU_WORK).preset
-    return [Check(f"{preset}, LoRA 16: against transformers and PEFT", 100, against()),
-            Check(f"{preset}, LoRA 16 on NF4: against transformers, PEFT and bitsandbytes", 95, against("nf4")),
-            Check(f"{preset}, LoRA 16: against transformers, PEFT and Liger", 70, against(liger=True))]
+    return [Check(f"{preset}, LoRA 16: against transformers and PEFT", 180, against()),
+            Check(f"{preset}, LoRA 16 on NF4: against transformers, PEFT and bitsandbytes", 175, against("nf4")),
+            Check(f"{preset}, LoRA 16: against transformers, PEFT and Liger", 150, against(liger=True))]

@@ -17,10 +17,12 @@ TIME_FACTOR = 2.0
 DRY_CAPS = {8: 1.05, 16: 1.2, 24: 1.4, 40: 1.4}
 # Long answers with --dry, so that activations are large compared with the allocator's 20 MiB.
 DRY_WORDS, DRY_LENGTH = 1500, 8192
+# Seconds of a check on an H200, without the creation of its checkpoint.
+CHECK_SECONDS = {"qwen2.5-vl-3b": 21, "llava-1.5-7b": 60, "smolvlm-256m": 20}
 # Half the samples of a smaller model, so that a step takes about as long.
 LARGE_BATCH = 8
 # Seconds to create a checkpoint with random weights on an H200's machine, with 3 and 7 billion 16-bit parameters.
-CREATION_SECONDS = {"qwen2.5-vl-3b": 20, "llava-1.5-7b": 50, "smolvlm-256m": 4, "smolvlm-500m": 6}
+CREATION_SECONDS = {"qwen2.5-vl-3b": 20, "llava-1.5-7b": 45, "smolvlm-256m": 4, "smolvlm-500m": 6}
 TINY = {"smolvlm-256m": "smolvlm-tiny", "smolvlm-500m": "smolvlm-tiny", "qwen2.5-vl-3b": "qwen2.5-vl-tiny", "llava-1.5-7b": "llava-tiny"}
 
 
@@ -168,7 +170,7 @@ def checks(bench):
         return own + extra
 
     grid = [(job, cap) for job, cap in caps_in_order() if cap in DRY_CAPS or not bench.is_virtual]
-    listed = [Check(f"{make_title(job)}, {cap} GB", seconds(job, 18), at_cap(job, cap)) for job, cap in grid]
+    listed = [Check(f"{make_title(job)}, {cap} GB", seconds(job, CHECK_SECONDS[job.preset]), at_cap(job, cap)) for job, cap in grid]
     return listed + [
         Check("smolvlm-256m, full, 24 GB and the next larger micro-batch", 25, at_cap(FULL, 24, next_larger=True)),
         Check("smolvlm-256m, full, whole GPU", 15, at_cap(FULL, None)),
