@@ -17,18 +17,17 @@ TEST(ShardTest, EachElementBelongsToOneRank) {
     std::map<size_t, int64_t> elements;
     for (int64_t rank = 0; rank < ranks; ++rank) {
       Parameters parameters(at::kFloat, /*large=*/true);
-      const GradientBuckets buckets(parameters.store(), 1, {.rank = rank, .count = ranks});
-      for (size_t i = 0; i < buckets.size(); ++i) {
-        const ElementRange local_range = buckets.get_local_range(i);
+      const GradientLayout layout(parameters.store(), {.rank = rank, .count = ranks});
+      for (size_t i = 0; i < layout.size(); ++i) {
+        const ElementRange local_range = layout.get_local_range(i);
         EXPECT_EQ(local_range.first, local_range.count == 0 ? 0 : elements[i]) << "pieces follow each other";
         EXPECT_EQ(local_range.first % kShardAlignment, 0);
         elements[i] += local_range.count;
-        EXPECT_LE(buckets.offset(i) + buckets.elements(i),
-                  buckets.get_non_block_bucket_sizes()[buckets.bucket_index(i)]);
+        EXPECT_LE(layout.offset(i) + layout.elements(i), layout.get_non_block_bucket_sizes()[layout.bucket_index(i)]);
       }
-      for (const int64_t bucket : buckets.get_non_block_bucket_sizes()) EXPECT_EQ(bucket % ranks, 0);
+      for (const int64_t bucket : layout.get_non_block_bucket_sizes()) EXPECT_EQ(bucket % ranks, 0);
       if (rank + 1 < ranks) continue;
-      for (const auto& [i, count] : elements) EXPECT_EQ(count, buckets.elements(i)) << i;
+      for (const auto& [i, count] : elements) EXPECT_EQ(count, layout.elements(i)) << i;
     }
   }
 }
@@ -37,8 +36,8 @@ TEST(ShardTest, SyncedWeightsAreViewsOfTheModelsTensors) {
   Parameters parameters, original;
   original.copy_from(parameters);
   const at::Tensor module_tensor = parameters.tensor("language.matrix");  // as held by a module
-  const GradientBuckets buckets(parameters.store(), 1, {.rank = 1, .count = 2});
-  const ShardedOptimizerSync weights(parameters.store(), buckets);
+  const GradientLayout layout(parameters.store(), {.rank = 1, .count = 2});
+  const ShardedOptimizerSync weights(parameters.store(), layout);
   for (const auto& parameter : parameters.store().all()) {
     EXPECT_TRUE(at::equal(parameter.tensor, original.tensor(parameter.name))) << parameter.name;
     EXPECT_TRUE(parameter.tensor.requires_grad() && parameter.tensor.is_leaf());
@@ -66,8 +65,8 @@ TEST(ShardTest, ABlockWaitsForItsOwnWeights) {
     if (std::string_view(name) == "first" || std::string_view(name) == "second") store.finish_block(first);
   }
   for (const auto& parameter : store.all()) parameter.tensor.detach().zero_();
-  const GradientBuckets buckets(store, 1, {.rank = 0, .count = 2});
-  ShardedOptimizerSync weights(store, buckets);
+  const GradientLayout layout(store, {.rank = 0, .count = 2});
+  ShardedOptimizerSync weights(store, layout);
   const RecordingConsensus consensus;
   weights.all_gather_weights(consensus);
   EXPECT_EQ(consensus.num_started, 4);

@@ -92,7 +92,7 @@ TrainedRank train(const std::vector<data::Sample>& samples, const SmallStep& ste
   const auto model = parity::Case("mixed_batch").load_model();
   const CrossEntropyObjective objective(step_options.tasks);
   TrainingState training(*model, kSettings, objective.num_gradient_groups());
-  training.gradient_buckets.register_comm_hook(
+  training.gradient_reducer.register_comm_hook(
       [&consensus](const at::Tensor& bucket) { consensus.all_reduce_sum_async(bucket); });
   TrainedRank outcome;
   for (int64_t i = 0; i < kSteps; ++i) {

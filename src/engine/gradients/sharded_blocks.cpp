@@ -61,7 +61,7 @@ TrainedNonBlockParts find_trained_non_block_parts(const nn::ParameterStore& stor
 
 }  // namespace
 
-ShardedBlocks::ShardedBlocks(nn::ParameterStore& store, GradientBuckets& buckets) : store_(store), buckets_(buckets) {
+ShardedBlocks::ShardedBlocks(nn::ParameterStore& store, GradientReducer& reducer) : store_(store), reducer_(reducer) {
   const memory::ComponentScope weights_scope(memory::Component::kWeights);
   const TrainedNonBlockParts trained_non_block_parts = find_trained_non_block_parts(store);
   bool trains_vision_tower = trained_non_block_parts.vision_tower,
@@ -190,7 +190,7 @@ void ShardedBlocks::end_block_use(size_t visit) {
   Block& block = blocks_[finished_visit.block_index];
   // Autograd sums the gradients of all passes of the vision tower before it calls the hook of a
   // weight. In the backward pass, vision pass 0 comes last.
-  if (finished_visit.is_backward && finished_visit.vision_pass == 0) buckets_.reduce_block(*block.range.sharded_block);
+  if (finished_visit.is_backward && finished_visit.vision_pass == 0) reducer_.reduce_block(*block.range.sharded_block);
   const bool is_visited_again =
       visit + 1 < visits_.size() && visits_[visit + 1].block_index == finished_visit.block_index;
   if (!is_visited_again) reshard_block(block);

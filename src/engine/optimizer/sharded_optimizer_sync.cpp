@@ -13,26 +13,26 @@
 
 namespace vlmtrain::engine {
 
-ShardedOptimizerSync::ShardedOptimizerSync(nn::ParameterStore& store, const GradientBuckets& buckets)
+ShardedOptimizerSync::ShardedOptimizerSync(nn::ParameterStore& store, const GradientLayout& layout)
     : store_(store), num_required_buckets_(store.all().size(), 0) {
   const memory::ComponentScope weights(memory::Component::kWeights);
   const at::NoGradGuard no_gradients;
   std::vector<std::vector<size_t>> bucket_parameter_indices(
-      buckets.get_non_block_bucket_sizes().size());  // per gradient bucket: indices into the store
+      layout.get_non_block_bucket_sizes().size());  // per gradient bucket: indices into the store
   std::vector<size_t> gradient_indices(
       store.all().size());  // per parameter of the store: index in the gradient buckets
   size_t gradient_index = 0;
   for (size_t i = 0; i < store.all().size(); ++i) {
     const nn::Parameter& parameter = store.all()[i];
     if (!parameter.tensor.requires_grad()) continue;
-    if (buckets.is_in_sharded_block(gradient_index)) {
+    if (layout.is_in_sharded_block(gradient_index)) {
       ++gradient_index;
       continue;
     }
     VLMTRAIN_CHECK(parameter.tensor.scalar_type() == store.options().dtype().toScalarType(),
                    "{} has a different data type than the other weights", parameter.name);
     gradient_indices[i] = gradient_index;
-    bucket_parameter_indices[buckets.bucket_index(gradient_index++)].push_back(i);
+    bucket_parameter_indices[layout.bucket_index(gradient_index++)].push_back(i);
   }
   // Buckets are ordered by their first use in a forward pass. Buckets with parameters outside of
   // blocks, such as embeddings, come first.
@@ -45,13 +45,13 @@ ShardedOptimizerSync::ShardedOptimizerSync(nn::ParameterStore& store, const Grad
     return first;
   };
   std::ranges::stable_sort(bucket_order, {}, find_first_use_order);
-  const auto elements = buckets.get_non_block_bucket_sizes();
+  const auto elements = layout.get_non_block_bucket_sizes();
   for (const size_t bucket : bucket_order) {
     buckets_.push_back(at::zeros({elements[bucket]}, store.options()));
     for (const size_t i : bucket_parameter_indices[bucket]) {
       at::Tensor tensor = store.all()[i].tensor;
       const at::Tensor view =
-          buckets_.back().narrow(0, buckets.offset(gradient_indices[i]), tensor.numel()).view(tensor.sizes());
+          buckets_.back().narrow(0, layout.offset(gradient_indices[i]), tensor.numel()).view(tensor.sizes());
       view.copy_(tensor);
       tensor.set_data(view);
       num_required_buckets_[i] = buckets_.size();

@@ -36,10 +36,10 @@ std::vector<double> AsyncScalarCopy::read() {
 void TrainingState::set_consensus(const Consensus& consensus) {
   if (sharded_blocks) sharded_blocks->set_consensus(consensus);
   if (gradient_buckets.shard().covers_all()) {
-    gradient_buckets.register_comm_hook(
+    gradient_reducer.register_comm_hook(
         [&consensus](const at::Tensor& bucket) { consensus.all_reduce_sum_async(bucket); });
   } else {
-    gradient_buckets.register_comm_hook(
+    gradient_reducer.register_comm_hook(
         [&consensus](const at::Tensor& bucket) { consensus.reduce_scatter_async(bucket); },
         [&consensus] { consensus.wait_for_reductions(); });
   }
@@ -59,12 +59,13 @@ namespace {
 class GradientAccumulation {
  public:
   GradientAccumulation(const models::VisionLanguageModel& model, const StepInput& input, const StepLayout& layout,
-                       const at::Tensor& loss_scale, GradientBuckets* buckets)
+                       const at::Tensor& loss_scale, GradientBuckets* buckets, GradientReducer* reducer)
       : model_(model),
         input_(input),
         layout_(layout),
         loss_scale_(loss_scale),
         buckets_(buckets),
+        reducer_(reducer),
         device_(model.output_weight().device()),
         source_(input, layout, device_),
         sample_group_indices_(input.objective.num_gradient_groups() > 1
@@ -81,7 +82,7 @@ class GradientAccumulation {
       accumulation_.loss = input_.objective.begin_step(model_, input_.normalizers, layout_);
       const int64_t last = layout_.split.num_micro_batches() - 1;
       for (int64_t i = 0; i <= last; ++i) {
-        if (buckets_ != nullptr && i == last) buckets_->begin_last_micro_batch();
+        if (reducer_ != nullptr && i == last) reducer_->begin_last_micro_batch();
         run_micro_batch(layout_.split.get_sample_indices(i));
       }
     } catch (const std::exception& error) {
@@ -133,6 +134,7 @@ class GradientAccumulation {
   const StepLayout& layout_;
   const at::Tensor& loss_scale_;
   GradientBuckets* buckets_;
+  GradientReducer* reducer_;
   at::Device device_;
   MicroBatchSource source_;
   std::vector<int64_t> sample_group_indices_;  // by sample; empty if there is one group
@@ -158,10 +160,9 @@ void all_reduce_counts(StepResult& result, const Consensus& consensus) {
 }
 
 /// Sums this rank's shards of the gradients over the ranks that have the same shards.
-void all_reduce_replicas(const GradientBuckets& buckets, const Consensus& consensus) {
-  if (buckets.shard().covers_all()) return;
-  for (const auto& shard : buckets.get_block_shards()) consensus.all_reduce_replicas_async(shard);
-  for (const auto& shard : buckets.get_non_block_shards()) consensus.all_reduce_replicas_async(shard);
+void all_reduce_replicas(const TrainingState& training, const Consensus& consensus) {
+  if (training.gradient_buckets.shard().covers_all()) return;
+  for (const auto& shard : training.gradient_reducer.get_local_shards()) consensus.all_reduce_replicas_async(shard);
   consensus.wait_for_reductions();
 }
 
@@ -194,24 +195,24 @@ StepInput make_step_input(const Objective& objective, std::span<const data::Samp
 }
 
 GradientAccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input,
-                                      const StepLayout& layout, const at::Tensor& loss_scale,
-                                      GradientBuckets* buckets) {
+                                      const StepLayout& layout, const at::Tensor& loss_scale, GradientBuckets* buckets,
+                                      GradientReducer* reducer) {
   model.set_recompute_block_counts(layout.recompute);
   model.set_vision_tiles_per_pass(layout.vision_tiles_per_pass);
-  return GradientAccumulation(model, input, layout, loss_scale, buckets).run();
+  return GradientAccumulation(model, input, layout, loss_scale, buckets, reducer).run();
 }
 
 void TrainingStep::accumulate(const StepLayout& layout) {
   // Also called if this rank's passes failed, because other ranks wait for its reductions.
   const auto finish_reductions = [this] {
-    training_state_.gradient_buckets.flush();
+    training_state_.gradient_reducer.flush();
     consensus_.wait_for_reductions();
-    all_reduce_replicas(training_state_.gradient_buckets, consensus_);
+    all_reduce_replicas(training_state_, consensus_);
   };
   try {
     accumulation_result_ =
         engine::accumulate(training_state_.model, input_, layout, training_state_.optimizer.loss_scale(),
-                           &training_state_.gradient_buckets);
+                           &training_state_.gradient_buckets, &training_state_.gradient_reducer);
   } catch (const StepOutOfMemory&) {
     finish_reductions();
     throw;
@@ -222,8 +223,7 @@ void TrainingStep::accumulate(const StepLayout& layout) {
 void TrainingStep::prepare() {
   StepResult& result = accumulation_result_.result;
   try {
-    training_state_.gradient_buckets.mark_sums_with_gradient(
-        consensus_.union_over_ranks(training_state_.gradient_buckets.find_sum_indices_with_gradient()));
+    training_state_.gradient_reducer.mark_gradients_of_all_ranks(consensus_);
     all_reduce_counts(result, consensus_);
     consensus_.all_reduce_sum_async(result.loss);
     for (const auto& sum : accumulation_result_.loss->get_sums_to_reduce()) consensus_.all_reduce_sum_async(sum);

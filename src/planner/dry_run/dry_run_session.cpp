@@ -141,7 +141,8 @@ void DryRunSession::move_block_reductions() {
   auto& gradient_reductions = step_collectives_.gradient_reductions;
   const auto num_replica_reductions =
       std::ranges::count(gradient_reductions, CollectiveGroup::kReplicas, &CollectiveCall::group);
-  const auto num_bucket_reductions = std::ssize(training_state_->gradient_buckets.get_non_block_bucket_sizes());
+  const auto num_bucket_reductions =
+      std::ssize(training_state_->gradient_buckets.layout().get_non_block_bucket_sizes());
   const auto block_reductions_end = gradient_reductions.end() - num_replica_reductions - num_bucket_reductions;
   step_collectives_.block_reduce_scatters.assign(gradient_reductions.begin(), block_reductions_end);
   gradient_reductions.erase(gradient_reductions.begin(), block_reductions_end);

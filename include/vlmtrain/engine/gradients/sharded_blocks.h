@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "vlmtrain/engine/gradients/consensus.h"
-#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/engine/gradients/gradient_reducer.h"
 #include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/nn/weights/sharded_block.h"
 
@@ -28,8 +28,8 @@ namespace vlmtrain::engine {
 class ShardedBlocks final : public nn::BlockUnsharder {
  public:
   /// Allocates memory for two blocks of the largest size. Registers itself with the store, and its
-  /// destructor unregisters it. `store` and `buckets` must outlive this object.
-  ShardedBlocks(nn::ParameterStore& store, GradientBuckets& buckets);
+  /// destructor unregisters it. `store` and `reducer` must outlive this object.
+  ShardedBlocks(nn::ParameterStore& store, GradientReducer& reducer);
   ~ShardedBlocks() override;
 
   /// Sets the collectives. Must be called before the first pass; `consensus` must outlive this
@@ -77,7 +77,7 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   void reshard_all_blocks();
 
   nn::ParameterStore& store_;
-  GradientBuckets& buckets_;
+  GradientReducer& reducer_;
   const Consensus* consensus_ = nullptr;
   std::vector<Block> blocks_;  // in order of a forward pass
   std::array<at::Tensor, 2> slots_;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "vlmtrain/engine/gradients/consensus.h"
-#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/engine/gradients/gradient_layout.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::engine {
@@ -22,9 +22,9 @@ class ShardedOptimizerSync {
  public:
   /// Moves the trained weights of `store` into buckets, so that their tensors become views of the
   /// buckets. Registers itself with `store`, and its destructor unregisters it. Temporarily needs
-  /// the memory of one more bucket. REQUIRES: all weights have one dtype; `store` outlives this
-  /// object.
-  ShardedOptimizerSync(nn::ParameterStore& store, const GradientBuckets& buckets);
+  /// the memory of one more bucket. `layout` is that of the gradient buckets. REQUIRES: all weights
+  /// have one dtype; `store` outlives this object.
+  ShardedOptimizerSync(nn::ParameterStore& store, const GradientLayout& layout);
   ~ShardedOptimizerSync();
   ShardedOptimizerSync(const ShardedOptimizerSync&) = delete;
   ShardedOptimizerSync& operator=(const ShardedOptimizerSync&) = delete;

@@ -14,6 +14,7 @@
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/gradients/consensus.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/engine/gradients/gradient_reducer.h"
 #include "vlmtrain/engine/gradients/sharded_blocks.h"
 #include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/engine/optimizer/adamw.h"
@@ -48,12 +49,13 @@ struct TrainingState {
                 int64_t num_gradient_groups = 1, Shard shard = {})
       : model(trained_model),
         gradient_buckets(trained_model.parameters(), num_gradient_groups, shard),
-        optimizer_sync(shard.covers_all()
-                           ? nullptr
-                           : std::make_unique<ShardedOptimizerSync>(trained_model.parameters(), gradient_buckets)),
+        gradient_reducer(gradient_buckets),
+        optimizer_sync(shard.covers_all() ? nullptr
+                                          : std::make_unique<ShardedOptimizerSync>(trained_model.parameters(),
+                                                                                   gradient_buckets.layout())),
         sharded_blocks(trained_model.parameters().shard().covers_all()
                            ? nullptr
-                           : std::make_unique<ShardedBlocks>(trained_model.parameters(), gradient_buckets)),
+                           : std::make_unique<ShardedBlocks>(trained_model.parameters(), gradient_reducer)),
         optimizer(trained_model.parameters(), gradient_buckets, settings) {}
 
   /// Makes the following steps reduce gradients over the ranks of `consensus`, which must outlive
@@ -62,6 +64,7 @@ struct TrainingState {
 
   models::VisionLanguageModel& model;
   GradientBuckets gradient_buckets;
+  GradientReducer gradient_reducer;
   std::unique_ptr<ShardedOptimizerSync> optimizer_sync;  ///< null unless optimizer state is sharded
   std::unique_ptr<ShardedBlocks> sharded_blocks;         ///< null unless blocks are sharded
   AdamW optimizer;
@@ -137,10 +140,11 @@ struct GradientAccumulationResult {
 /// `layout`. The model keeps the layout's recomputation and vision tiles per pass. Gradients are
 /// those of the loss times `loss_scale`, an fp32 scalar on the device; 1 if undefined. They are
 /// added to the micro-batch's group of `buckets`, or, if `buckets` is null, to Tensor::grad() of
-/// the parameters. Throws StepOutOfMemory.
+/// the parameters. If `reducer` is not null, it reduces complete buckets during the last
+/// micro-batch. Throws StepOutOfMemory.
 GradientAccumulationResult accumulate(models::VisionLanguageModel& model, const StepInput& input,
                                       const StepLayout& layout, const at::Tensor& loss_scale = {},
-                                      GradientBuckets* buckets = nullptr);
+                                      GradientBuckets* buckets = nullptr, GradientReducer* reducer = nullptr);
 
 /// One attempt at an optimizer step, in three phases that are called once and in order. Until
 /// apply_update(), only gradients and random state change. After a failure, call

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "parity/deviations.h"
-#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/engine/gradients/gradient_reducer.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/recompute.h"
 
@@ -108,18 +108,19 @@ TEST_P(LinearGradientBuckets, MatchAutograd) {
 TEST_P(LinearGradientBuckets, OfTheLastPassAreReducedEarly) {
   Network network(GetParam().dtype, GetParam().has_adapters);
   GradientBuckets buckets(network.store());
+  GradientReducer reducer(buckets);
   for (int i = 0; i < 2; ++i) network.backward(i, GetParam().is_recomputed);
   std::vector<at::Tensor> expected;
   for (size_t i = 0; i < buckets.size(); ++i) expected.push_back(buckets.sum(i).clone());
   buckets.reset();
   int64_t reduced_elements = 0;
-  buckets.register_comm_hook([&](const at::Tensor& bucket) { reduced_elements += bucket.numel(); });
+  reducer.register_comm_hook([&](const at::Tensor& bucket) { reduced_elements += bucket.numel(); });
   network.backward(0, GetParam().is_recomputed);
   EXPECT_EQ(reduced_elements, 0);
-  buckets.begin_last_micro_batch();
+  reducer.begin_last_micro_batch();
   network.backward(1, GetParam().is_recomputed);
   EXPECT_GT(reduced_elements, 0) << "before the end of the step";
-  buckets.flush();
+  reducer.flush();
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(at::equal(buckets.sum(i), expected[i])) << i;
 }
 

@@ -1,0 +1,171 @@
+#include "vlmtrain/engine/gradients/gradient_reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/allocation_trace.h"
+
+namespace vlmtrain::engine {
+
+GradientReducer::GradientReducer(GradientBuckets& buckets)
+    : buckets_(buckets),
+      is_in_last_micro_batch_(buckets.size(), false),
+      num_pending_gradients_(buckets.layout().buckets().size(), 0),
+      has_block_sum_(buckets.layout().buckets().size(), false) {
+  const memory::ComponentScope gradients_scope(memory::Component::kGradients);
+  int64_t largest = 0;
+  for (const auto& bucket : layout().buckets()) {
+    if (bucket.block != nullptr) largest = std::max(largest, bucket.elements);
+  }
+  for (auto& buffer : block_buffers_) buffer = at::zeros({largest}, buckets.options());
+  buckets_.set_observer(this);
+}
+
+GradientReducer::~GradientReducer() {
+  buckets_.set_observer(nullptr);
+}
+
+void GradientReducer::register_comm_hook(CommHook hook, std::function<void()> wait_hook) {
+  comm_hook_ = std::move(hook);
+  wait_hook_ = std::move(wait_hook);
+}
+
+void GradientReducer::begin_last_micro_batch() {
+  // With sharded blocks, these reductions would be interleaved with the blocks' reductions in a
+  // different order on each rank, so they wait for flush().
+  if (!comm_hook_ || buckets_.num_gradient_groups() > 1 || layout().has_sharded_blocks()) return;
+  is_last_micro_batch_ = true;
+  is_in_last_micro_batch_.assign(buckets_.size(), false);
+  std::ranges::transform(layout().buckets(), num_pending_gradients_.begin(),
+                         [](const Bucket& bucket) { return bucket.parameter_indices.size(); });
+}
+
+void GradientReducer::check_accepts_gradient(size_t i) const {
+  const bool is_complete = is_last_micro_batch_ && is_in_last_micro_batch_[i];
+  VLMTRAIN_CHECK(layout().bucket_index(i) >= num_reduced_buckets_ && !is_complete,
+                 "{} got a gradient after its bucket was reduced", layout().name(i));
+}
+
+void GradientReducer::on_gradient_complete(size_t i) {
+  if (!is_last_micro_batch_) return;
+  is_in_last_micro_batch_[i] = true;
+  --num_pending_gradients_[layout().bucket_index(i)];
+  while (num_reduced_buckets_ < num_pending_gradients_.size() && num_pending_gradients_[num_reduced_buckets_] == 0)
+    comm_hook_(buckets_.fill_missing_gradients(num_reduced_buckets_++, /*group=*/0));
+}
+
+void GradientReducer::flush() {
+  is_last_micro_batch_ = false;
+  finish_block_reduction();
+  if (!comm_hook_) return;
+  const at::NoGradGuard no_gradients;
+  const size_t num_buckets = layout().buckets().size();
+  for (int64_t group = 0; group < buckets_.num_gradient_groups(); ++group) {
+    for (size_t bucket = num_reduced_buckets_; bucket < num_buckets; ++bucket) {
+      if (layout().buckets()[bucket].block == nullptr) comm_hook_(buckets_.fill_missing_gradients(bucket, group));
+    }
+  }
+  num_reduced_buckets_ = num_buckets;
+}
+
+void GradientReducer::on_reset() {
+  has_block_sum_.assign(has_block_sum_.size(), false);
+  filled_parameters_.clear();
+  filling_bucket_.reset();
+  reducing_bucket_.reset();
+  is_last_micro_batch_ = false;
+  num_reduced_buckets_ = 0;
+}
+
+void GradientReducer::mark_gradients_of_all_ranks(const Consensus& consensus) {
+  const auto num_parameters = static_cast<int64_t>(buckets_.size());
+  std::vector<int64_t> indices;  // group · num_parameters + i, ascending
+  for (int64_t group = 0; group < buckets_.num_gradient_groups(); ++group) {
+    for (int64_t i = 0; i < num_parameters; ++i) {
+      if (buckets_.has_gradient(static_cast<size_t>(i), group)) indices.push_back(group * num_parameters + i);
+    }
+  }
+  for (const int64_t index : consensus.union_over_ranks(std::move(indices))) {
+    const auto [group, i] = std::div(index, num_parameters);
+    buckets_.mark_gradient(static_cast<size_t>(i), group);
+  }
+}
+
+std::vector<at::Tensor> GradientReducer::get_local_shards() const {
+  std::vector<at::Tensor> block_shards, other_shards;
+  for (size_t bucket = 0; bucket < layout().buckets().size(); ++bucket) {
+    if (layout().buckets()[bucket].block == nullptr) {
+      other_shards.push_back(buckets_.get_local_shard(bucket));
+    } else if (has_block_sum_[bucket]) {
+      block_shards.push_back(buckets_.get_local_shard(bucket));
+    }
+  }
+  block_shards.insert(block_shards.end(), other_shards.begin(), other_shards.end());
+  return block_shards;
+}
+
+void GradientReducer::add_block_gradient(size_t i, const at::Tensor& gradient) {
+  const size_t bucket = layout().bucket_index(i);
+  VLMTRAIN_CHECK(!filling_bucket_ || filling_bucket_ == bucket,
+                 "{} got a gradient while another block's bucket is being filled", layout().name(i));
+  filling_bucket_ = bucket;
+  block_buffers_[filling_buffer_index_].narrow(0, layout().offset(i), layout().elements(i)).copy_(gradient.view(-1));
+  filled_parameters_.push_back(i);
+}
+
+void GradientReducer::reduce_block(const nn::ShardedBlock& block) {
+  const auto it = std::ranges::find(layout().buckets(), &block, &Bucket::block);
+  if (it == layout().buckets().end()) return;
+  const at::NoGradGuard no_gradients;
+  const auto bucket = static_cast<size_t>(it - layout().buckets().begin());
+  VLMTRAIN_CHECK(!filling_bucket_ || filling_bucket_ == bucket, "the filled bucket belongs to another block");
+  const at::Tensor full_bucket = block_buffers_[filling_buffer_index_].narrow(0, 0, it->elements);
+  zero_unfilled_gradients(*it, full_bucket);
+  filled_parameters_.clear();
+  filling_bucket_.reset();
+  finish_block_reduction();
+  if (comm_hook_) comm_hook_(full_bucket);
+  reducing_bucket_ = bucket;
+  filling_buffer_index_ = 1 - filling_buffer_index_;
+}
+
+/// Zeroes the parts of `full_bucket` without a gradient. Padding between tensors is never read, so
+/// it is not zeroed.
+void GradientReducer::zero_unfilled_gradients(const Bucket& bucket, const at::Tensor& full_bucket) const {
+  if (filled_parameters_.empty()) {
+    full_bucket.zero_();
+    return;
+  }
+  std::vector<at::Tensor> sums_without_gradient;
+  for (const size_t i : bucket.parameter_indices) {
+    if (std::ranges::find(filled_parameters_, i) != filled_parameters_.end()) continue;
+    sums_without_gradient.push_back(full_bucket.narrow(0, layout().offset(i), layout().elements(i)));
+  }
+  if (!sums_without_gradient.empty()) at::_foreach_zero_(sums_without_gradient);
+}
+
+void GradientReducer::finish_block_reduction() {
+  if (!reducing_bucket_) return;
+  const at::NoGradGuard no_gradients;
+  if (wait_hook_) wait_hook_();
+  const size_t bucket = *reducing_bucket_;
+  const int64_t part_elements = layout().get_part_elements(bucket);
+  const at::Tensor reduced_part =
+      block_buffers_[1 - filling_buffer_index_].narrow(0, layout().shard().rank * part_elements, part_elements);
+  const at::Tensor local_shard = buckets_.get_local_shard(bucket);
+  if (has_block_sum_[bucket]) {
+    local_shard.add_(reduced_part);
+  } else {
+    local_shard.copy_(reduced_part);
+    has_block_sum_[bucket] = true;
+  }
+  reducing_bucket_.reset();
+}
+
+}  // namespace vlmtrain::engine
