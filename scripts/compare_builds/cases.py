@@ -81,6 +81,9 @@ TRAININGS = {
     "nanovlm-lora-8bit": ("nanovlm-tiny", {**SINGLE, **LORA, **states("8bit")}),
 }
 
+# sharding, data type of the moments
+SHARDED_RUNS = [(sharding, dtype) for sharding in ("none", "optimizer", "full") for dtype in ("fp32", "bf16", "8bit")]
+
 # name → GPU, preset, settings, environment
 VIRTUAL_GPU_RUNS = {
     "h100-smolvlm-bf16": ("h100", "smolvlm-tiny", precision("bf16"), {}),
@@ -121,9 +124,9 @@ def summary(out, measured=MEASURED):
     return without(json.loads(out), measured) if out.strip() else None
 
 
-def train(program, folder, preset, settings, device="cpu", **how):
+def train(program, folder, preset, settings, device="cpu", flags=(), **how):
     inputs.write_config(folder / "train.yaml", {"model.path": f"{INPUTS}/{preset}", **TRAINING, **settings})
-    code, _ = program.run(folder, ["--config", "train.yaml", "--device", device, "--quiet"], **how)
+    code, _ = program.run(folder, ["--config", "train.yaml", "--device", device, "--quiet", *flags], **how)
     return code
 
 
@@ -132,6 +135,18 @@ def training(name, preset, settings):
         folder = program.fresh_folder(name)
         # The memory limit determines the automatic micro-batch size on the CPU.
         return {"exit code": train(program, folder, preset, {"memory.limit_gb": 4, **settings}), **run_files(folder / "run")}
+    return Case(name, outcome)
+
+
+def on_two_ranks(sharding, dtype):
+    """Returns a case that trains on two ranks of the CPU, by Gloo."""
+    name = f"ranks/{sharding}-{dtype}-states"
+
+    def outcome(program):
+        folder = program.fresh_folder(name)
+        settings = {"memory.limit_gb": 4, **precision("bf16"), **states(dtype), "distributed.sharding": sharding}
+        code = train(program, folder, "smolvlm-tiny", settings, flags=["--nproc-per-node", "2"])
+        return {"exit code": code, **run_files(folder / "run")}
     return Case(name, outcome)
 
 
@@ -208,6 +223,7 @@ def merged(program):
 def all_cases():
     cases = [Case("init", new_checkpoints)]
     cases += [training(f"train/{name}", *rest) for name, rest in TRAININGS.items()]
+    cases += [on_two_ranks(sharding, dtype) for sharding, dtype in SHARDED_RUNS]
     cases += [Case("train/resume-extended", extended), Case("train/resume-stopped", stopped)]
     cases += [use(preset) for preset in PRESETS] + [Case("use/merge", merged)]
     for model, words in MODEL_PLANS.items():

@@ -15,7 +15,7 @@ TIMEOUT_SECONDS = 300
 
 # Measured, not computed. Predicted times of plans (step_seconds) are computed, and compared.
 MEASURED = {"cpu_seconds", "data_wait_seconds", "host_bytes", "host_mean_bytes", "host_peak_bytes", "plan_seconds", "rehearsal_seconds", "dry_run_seconds",
-            "resident_peak_bytes", "samples_per_second", "seconds", "time", "wait_seconds", "waited_seconds"}
+            "resident_peak_bytes", "samples_per_second", "seconds", "time", "rank_wait_seconds", "wait_seconds", "waited_seconds"}
 MEASURED_IN_RUNS = MEASURED | {"step_seconds", "tokens_per_second"}
 
 
