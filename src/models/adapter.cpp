@@ -24,6 +24,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/nn/layers/lora_adapter.h"
+#include "vlmtrain/nn/weights/name_pattern.h"
 
 namespace vlmtrain::models {
 

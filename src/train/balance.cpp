@@ -52,7 +52,7 @@ void check_batch_scaling(const engine::TrainingOptions& training) {
                       keys::training::kGlobalBatchTokens);
   }
   if (!scales && batch_and_tasks.reference_batch_size) {
-    throw usage_error("{}: has no effect with {}=none; set it to sqrt (usual for AdamW) or linear",
+    throw usage_error("{}: has no effect with {}=none; set it to sqrt (usual for adaptive optimizers) or linear",
                       keys::training::kReferenceBatchSize, keys::training::kBatchScaling);
   }
 }

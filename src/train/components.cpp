@@ -144,11 +144,13 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
   const LoraOptions& options = config.lora;
   const bool continues_adapter = !config.model.adapter.empty();
   // The settings of section `lora` that apply besides an adapter's own, or with rank 0.
-  const LoraOptions allowed_lora_options = continues_adapter ? LoraOptions{.dropout = options.dropout} : LoraOptions{};
+  const LoraOptions allowed_lora_options =
+      continues_adapter ? LoraOptions{.dropout = options.dropout, .loraplus_lr_ratio = options.loraplus_lr_ratio}
+                        : LoraOptions{};
   if (continues_adapter && options != allowed_lora_options) {
     throw usage_error(
-        "lora: {} is {}, which has its own rank, alpha and targets; remove all keys of this section except {}",
-        keys::model::kAdapter, config.model.adapter, keys::lora::kDropout);
+        "lora: {} is {}, which has its own rank, alpha and targets; remove all keys of this section except {} and {}",
+        keys::model::kAdapter, config.model.adapter, keys::lora::kDropout, keys::lora::kLoraplusLrRatio);
   }
   if (!continues_adapter && options.rank == 0) {
     if (options == allowed_lora_options) return std::nullopt;
@@ -280,15 +282,13 @@ std::optional<engine::LossScaleSettings> make_loss_scale_settings(const engine::
 
 }  // namespace
 
-engine::AdamWSettings make_adamw_settings(const engine::TrainingOptions& options) {
-  return {.beta1 = options.adam_beta1,
-          .beta2 = options.adam_beta2,
-          .epsilon = options.adam_epsilon,
-          .weight_decay = options.weight_decay,
-          .max_grad_norm = options.max_grad_norm,
-          .loss_scale = make_loss_scale_settings(options),
-          .state_dtype = options.optimizer_states,
-          .seed = static_cast<uint64_t>(options.seed)};
+engine::OptimizerSettings make_optimizer_settings(const Config& config) {
+  engine::OptimizerSettings settings = config.training.optimizer;
+  settings.loss_scale = make_loss_scale_settings(config.training);
+  settings.seed = static_cast<uint64_t>(config.training.seed);
+  settings.loraplus_lr_ratio = config.lora.loraplus_lr_ratio;
+  engine::check_optimizer_settings(settings);
+  return settings;
 }
 
 engine::LearningRates compute_learning_rates(const engine::TrainingOptions& options, double schedule_factor) {
@@ -296,7 +296,8 @@ engine::LearningRates compute_learning_rates(const engine::TrainingOptions& opti
   return {.vision_tower = factor * options.vision_learning_rate.value_or(options.learning_rate),
           .projector = factor * options.projector_learning_rate.value_or(options.learning_rate),
           .language_model = factor * options.learning_rate,
-          .masks = factor * options.mask_learning_rate.value_or(options.learning_rate)};
+          .masks = factor * options.mask_learning_rate.value_or(options.learning_rate),
+          .schedule_factor = factor};
 }
 
 namespace {

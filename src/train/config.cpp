@@ -73,6 +73,14 @@ void check_sharding(const Config& config, int64_t world_size) {
                       keys::distributed::kSharding, engine::to_string(sharding), keys::training::kGradientConflicts,
                       keys::distributed::kSharding);
   }
+  if (engine::shards_blocks(sharding) && config.training.optimizer.needs_whole_parameters()) {
+    throw usage_error(
+        "{}={}: the optimizer ({} or {}) needs whole matrices, but each rank has only a shard of every weight; "
+        "set "
+        "{}=optimizer",
+        keys::distributed::kSharding, engine::to_string(sharding), keys::training::kOptimizer,
+        keys::training::kParameterGroups, keys::distributed::kSharding);
+  }
   if (engine::shards_blocks(sharding) && config.lora.use_dora) {
     throw usage_error(
         "{}={} and {}=true: DoRA needs the norms of all rows of the adapted weights, but each rank has only a shard; "

@@ -31,12 +31,13 @@ constexpr engine::LearningRates kTestRates{1e-3, 1e-3, 1e-3};
 
 /// Such a large epsilon makes the update proportional to the gradient, so that it does not amplify
 /// rounding errors.
-constexpr engine::AdamWSettings kTestSettings{.epsilon = 1e-2, .weight_decay = 0.1, .max_grad_norm = 0.5};
+constexpr engine::OptimizerSettings kTestSettings{
+    .adamw = {.epsilon = 1e-2}, .weight_decay = 0.1, .max_grad_norm = 0.5};
 
 /// A training run of a test.
 struct TrainConfig {
   std::string name;
-  engine::AdamWSettings settings = kTestSettings;
+  engine::OptimizerSettings settings = kTestSettings;
   at::ScalarType dtype = at::kFloat;
   double tolerance = 1e-5;
   std::optional<nn::LoraSettings> lora = std::nullopt;

@@ -8,15 +8,16 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 
-#include "engine/bucketed_adamw.h"
+#include "engine/bucketed_optimizer.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::engine {
 
 /// A store with a random matrix and vector in each component; with `large`, also matrices whose
-/// moments can be compressed.
+/// moments can be compressed, and weights of Linears.
 class Parameters {
  public:
   explicit Parameters(at::ScalarType dtype = at::kFloat, bool large = false) : store_(at::TensorOptions(dtype)) {
@@ -29,6 +30,8 @@ class Parameters {
       if (!large) continue;
       scope.add_parameter("large", {70, 70}, nn::InitialValues::zeros());  // not a multiple of 256
       scope.add_parameter("larger", {64, 128}, nn::InitialValues::zeros());
+      for (const auto& [linear, rows, columns] : {std::tuple{"tall_linear", 24, 10}, {"wide_linear", 10, 24}})
+        (scope / linear).add_linear_weight({rows, columns}, nn::InitialValues::zeros());
     }
     for (const auto& parameter : store_.all()) parameter.tensor.detach().copy_(at::randn(parameter.tensor.sizes()));
   }

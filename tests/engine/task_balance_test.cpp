@@ -263,8 +263,8 @@ TEST(PcGrad, CombinesAllTensors) {
 TEST(SeparateTasks, StepUsesTheResolvedGradient) {
   Parameters separate, combined;
   combined.copy_from(separate);
-  BucketedAdamW optimizer(separate.store(), {}, /*groups=*/2);
-  BucketedAdamW reference(combined.store(), {});
+  BucketedOptimizer optimizer(separate.store(), {}, /*groups=*/2);
+  BucketedOptimizer reference(combined.store(), {});
   const LearningRates rates{1e-2, 1e-2, 1e-2};
   for (uint64_t step = 0; step < 3; ++step) {
     std::vector<std::map<std::string, at::Tensor>> gradients{random_gradients(separate, 2 * step, 1.0),
@@ -300,8 +300,8 @@ TEST(SeparateTasks, StepUsesTheResolvedGradient) {
 TEST(SeparateTasks, DiscardedStepLeavesNoGradient) {
   Parameters parameters, clean_parameters;
   clean_parameters.copy_from(parameters);
-  BucketedAdamW optimizer(parameters.store(), {}, /*groups=*/2);
-  BucketedAdamW clean(clean_parameters.store(), {}, /*groups=*/2);
+  BucketedOptimizer optimizer(parameters.store(), {}, /*groups=*/2);
+  BucketedOptimizer clean(clean_parameters.store(), {}, /*groups=*/2);
   for (const int64_t task : {0, 1}) {
     optimizer.gradient_buckets.set_gradient_group(task);
     add_gradients(parameters, random_gradients(parameters, 7, 100.0));

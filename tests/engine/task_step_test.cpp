@@ -53,7 +53,7 @@ class TaskStepTest : public testing::Test {
                                                       StepResult* result) const {
     const auto model = parity::Case("mixed_batch").load_model();
     // With such a large epsilon the update is proportional to the gradient.
-    TrainingState training(*model, {.epsilon = 1e3, .max_grad_norm = 0}, kTasks);
+    TrainingState training(*model, {.adamw = {.epsilon = 1e3}, .max_grad_norm = 0}, kTasks);
     TaskSettings tasks{.num_tasks = kTasks,
                        .weights = {0.5, 1, 2},
                        .measure_gradient_norms = true,

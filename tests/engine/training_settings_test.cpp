@@ -73,6 +73,18 @@ TEST(TrainingOptionsTest, EachKeyAcceptsItsDocumentedValues) {
       {"training.adam_beta2", {"0", "0.999"}, {"-0.1", "1"}},
       {"training.adam_epsilon", {"1e-12"}, {"0"}},
       {"training.weight_decay", {"0", "0.1"}, {"-0.1"}},
+      {"training.optimizer", {"adamw", "muon"}, {"sgd", "adamw_8bit"}},
+      {"training.muon_momentum", {"0", "0.95"}, {"-0.1", "1"}},
+      {"training.muon_ns_steps", {"1", "99"}, {"0", "100"}},
+      {"training.muon_adjust_lr", {"original", "match_rms_adamw"}, {"none"}},
+      {"training.no_weight_decay", {"[]", "[bias, norm]"}, {"{a: b}"}},
+      {"training.parameter_groups",
+       {"[]", "[{parameters: visual, learning_rate: 1e-6}]",
+        "[{parameters: [a, b], weight_decay: 0, optimizer: muon}]"},
+       {"visual", "[visual]", "[{learning_rate: 1}]", "[{parameters: visual}]", "[{parameters: [], learning_rate: 1}]",
+        "[{parameters: '', learning_rate: 1}]", "[{parameters: a, learning_rate: -1}]", "[{parameters: a, lr: 1}]",
+        "[{parameters: a, learning_rate: .inf}]", "[{parameters: a, optimizer: sgd}]",
+        "[{parameters: a, weight_decay: auto}]"}},
       {"training.warmup_ratio", {"0", "1"}, {"-0.1", "1.1"}},
       {"training.max_grad_norm", {"0", "0.5"}, {"-0.5"}},
       {"training.loss_scale", {"auto", "0.5"}, {"0"}},
@@ -93,7 +105,7 @@ TEST(TrainingOptionsTest, EnumsHaveTheirNames) {
   }
   for (const auto* const states : {"fp32", "bf16", "8bit"}) {
     EXPECT_TRUE(accepts(options, "training.optimizer_states", states));
-    EXPECT_EQ(to_string(options.optimizer_states), states);
+    EXPECT_EQ(to_string(options.optimizer.state_dtype), states);
   }
   for (const auto* const scaling : {"none", "sqrt", "linear"}) {
     EXPECT_TRUE(accepts(options, "training.batch_scaling", scaling));

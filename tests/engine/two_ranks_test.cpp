@@ -19,7 +19,7 @@ using Weights = std::map<std::string, at::Tensor>;
 
 constexpr int64_t kSteps = 3;
 // With such a large epsilon the update is proportional to the gradient.
-constexpr AdamWSettings kSettings{.epsilon = 1e3, .weight_decay = 0, .max_grad_norm = 1};
+constexpr OptimizerSettings kSettings{.adamw = {.epsilon = 1e3}, .weight_decay = 0, .max_grad_norm = 1};
 constexpr LearningRates kRankRates{1e3, 1e3, 1e3};
 
 /// A rendezvous of two threads that act as two ranks.

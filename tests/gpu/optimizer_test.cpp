@@ -1,3 +1,5 @@
+#include "vlmtrain/engine/optimizer/optimizer.h"
+
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -8,7 +10,6 @@
 #include <utility>
 
 #include "gpu/gpu.h"
-#include "vlmtrain/engine/optimizer/adamw.h"
 #include "vlmtrain/engine/settings/options.h"
 
 namespace vlmtrain::gpu {
@@ -47,7 +48,7 @@ std::map<std::string, at::Tensor> run_three_steps(at::Device device, at::ScalarT
                                                   engine::OptimizerStateDtype states) {
   Weights weights(device, dtype);
   engine::GradientBuckets sums(weights.store());
-  engine::AdamW optimizer(weights.store(), sums, {.weight_decay = 0.1, .state_dtype = states});
+  engine::Optimizer optimizer(weights.store(), sums, {.weight_decay = 0.1, .state_dtype = states});
   for (int step = 0; step < 3; ++step) {
     weights.add_gradients(step);
     optimizer.step({1e-2, 1e-2, 1e-2});

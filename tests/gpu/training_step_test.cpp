@@ -20,7 +20,7 @@ TEST_P(GpuTrainingStep, LearnsTheBatchIn16Bits) {
   if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
   const auto model = models::build_model(reference.checkpoint(), device_, dtype);
   models::load_weights(*model, reference.checkpoint());
-  engine::AdamWSettings settings;
+  engine::OptimizerSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = engine::LossScaleSettings{.init_scale = 1024};
   engine::TrainingState training(*model, settings);
   const double rate = is_fault_planted() ? 0 : 1e-3;

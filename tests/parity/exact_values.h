@@ -126,7 +126,7 @@ inline void expect_same_step(Deviations& deviations, const engine::StepResult& a
 
 /// Trains `model`, and a copy in float64, as the reference did, with all samples at once.
 inline void expect_same_steps(Deviations& deviations, models::VisionLanguageModel& model,
-                              models::VisionLanguageModel& exact_model, const engine::AdamWSettings& settings,
+                              models::VisionLanguageModel& exact_model, const engine::OptimizerSettings& settings,
                               double rate, std::span<const data::Sample> samples, const ReferenceFile& reference,
                               const std::string& gradient_prefix, const std::string& name) {
   const double compute_norm_tolerance =

@@ -160,11 +160,11 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
   const auto description = case_.description();
   const auto model = case_.load_model();
   const auto exact_model = case_.load_model(at::kDouble);
-  const engine::AdamWSettings settings = {.beta1 = description.at("adam_betas").at(0),
-                                          .beta2 = description.at("adam_betas").at(1),
-                                          .epsilon = description.at("adam_epsilon"),
-                                          .weight_decay = description.at("weight_decay"),
-                                          .max_grad_norm = description.at("max_grad_norm")};
+  const engine::OptimizerSettings settings = {.adamw = {.beta1 = description.at("adam_betas").at(0),
+                                                        .beta2 = description.at("adam_betas").at(1),
+                                                        .epsilon = description.at("adam_epsilon")},
+                                              .weight_decay = description.at("weight_decay"),
+                                              .max_grad_norm = description.at("max_grad_norm")};
   const double rate = description.at("learning_rate");
   expect_same_steps(deviations_, *model, *exact_model, settings, rate, samples_, expected_, "gradient.", GetParam());
 

@@ -175,8 +175,8 @@ TEST_P(QuantizedLora, LossAndGradientsWithEveryBlockRecomputed) {
 TEST_P(QuantizedLora, FiveStepsOfAdamW) {
   const auto model = load();
   const auto exact_model = load(at::kDouble);
-  const engine::AdamWSettings settings = {.weight_decay = description_.at("weight_decay"),
-                                          .max_grad_norm = description_.at("max_grad_norm")};
+  const engine::OptimizerSettings settings = {.weight_decay = description_.at("weight_decay"),
+                                              .max_grad_norm = description_.at("max_grad_norm")};
   const double rate = description_.at("learning_rate");
   expect_same_steps(deviations_, *model, *exact_model, settings, rate, samples_, expected_,
                     "gradient.base_model.model.", GetParam());

@@ -95,7 +95,7 @@ TEST_P(ReportedFaults, RankWithoutImagesLearnsWithTheOthers) {
       const auto model = models::load_model(preset_.checkpoint(), at::kCPU, at::kFloat);
       // A large epsilon makes the update proportional to the gradient, so rounding is not
       // amplified.
-      engine::TrainingState training(*model, {.epsilon = 1e-2});
+      engine::TrainingState training(*model, {.adamw = {.epsilon = 1e-2}});
       training.set_consensus(consensus);
       const auto& samples = rank_samples[static_cast<size_t>(launch.rank)];
       const engine::CrossEntropyObjective objective(engine::TaskSettings{});

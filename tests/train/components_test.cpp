@@ -58,15 +58,15 @@ TEST(LoraSettingsTest, RejectConflicts) {
   EXPECT_THAT(get_usage_error([&] { make_lora_settings(config); }), HasSubstr("lora.target_modules: is empty"));
 }
 
-TEST(AdamWSettingsTest, OnlyFp16HasALossScale) {
-  engine::TrainingOptions options;
-  EXPECT_FALSE(make_adamw_settings(options).loss_scale);
-  options.precision = engine::Precision::kFp16;
-  EXPECT_TRUE(make_adamw_settings(options).loss_scale->dynamic);
-  EXPECT_EQ(make_adamw_settings(options).loss_scale->init_scale, engine::LossScaleSettings{}.init_scale);
-  options.loss_scale = 512;
-  EXPECT_FALSE(make_adamw_settings(options).loss_scale->dynamic);
-  EXPECT_EQ(make_adamw_settings(options).loss_scale->init_scale, 512);
+TEST(OptimizerSettingsTest, OnlyFp16HasALossScale) {
+  Config config;
+  EXPECT_FALSE(make_optimizer_settings(config).loss_scale);
+  config.training.precision = engine::Precision::kFp16;
+  EXPECT_TRUE(make_optimizer_settings(config).loss_scale->dynamic);
+  EXPECT_EQ(make_optimizer_settings(config).loss_scale->init_scale, engine::LossScaleSettings{}.init_scale);
+  config.training.loss_scale = 512;
+  EXPECT_FALSE(make_optimizer_settings(config).loss_scale->dynamic);
+  EXPECT_EQ(make_optimizer_settings(config).loss_scale->init_scale, 512);
 }
 
 using testing::AllOf;

@@ -90,7 +90,7 @@ TEST(ConfigTest, SuggestsKeysForOptionsOfOtherTrainers) {
       {"fp16", "training.precision: fp16"},
       {"training.bf16", "training.precision: bf16"},
       {"gradient_checkpointing", "memory.recompute"},
-      {"optim", "training.optimizer_states"},
+      {"optim", "training.optimizer"},
       {"lora.r", "lora.rank"},
       {"lora_r", "lora.rank"},
       {"data.max_frames", "data.video_max_frames"},

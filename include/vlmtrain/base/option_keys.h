@@ -27,6 +27,7 @@ inline constexpr std::string_view kTargetModules = "lora.target_modules";
 inline constexpr std::string_view kModulesToSave = "lora.modules_to_save";
 inline constexpr std::string_view kUseRslora = "lora.use_rslora";
 inline constexpr std::string_view kUseDora = "lora.use_dora";
+inline constexpr std::string_view kLoraplusLrRatio = "lora.loraplus_lr_ratio";
 }  // namespace lora
 
 namespace data {
@@ -87,6 +88,12 @@ inline constexpr std::string_view kMaskLearningRate = "training.mask_learning_ra
 inline constexpr std::string_view kTextLossWeight = "training.text_loss_weight";
 inline constexpr std::string_view kMaskBceWeight = "training.mask_bce_weight";
 inline constexpr std::string_view kMaskDiceWeight = "training.mask_dice_weight";
+inline constexpr std::string_view kOptimizer = "training.optimizer";
+inline constexpr std::string_view kParameterGroups = "training.parameter_groups";
+inline constexpr std::string_view kNoWeightDecay = "training.no_weight_decay";
+inline constexpr std::string_view kMuonMomentum = "training.muon_momentum";
+inline constexpr std::string_view kMuonNsSteps = "training.muon_ns_steps";
+inline constexpr std::string_view kMuonAdjustLr = "training.muon_adjust_lr";
 inline constexpr std::string_view kAdamBeta1 = "training.adam_beta1";
 inline constexpr std::string_view kAdamBeta2 = "training.adam_beta2";
 inline constexpr std::string_view kAdamEpsilon = "training.adam_epsilon";

@@ -14,7 +14,7 @@
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/engine/gradients/consensus.h"
 #include "vlmtrain/engine/loss/objective.h"
-#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 #include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/models/model.h"
@@ -31,7 +31,7 @@ struct Job {
   std::optional<nn::LoraSettings> lora = std::nullopt;  ///< nullopt: full fine-tuning
   nn::Quantization quantization = nn::Quantization::kNone;
   kernels::KernelSet disabled_kernels = {};  ///< custom kernels that ATen replaces
-  engine::AdamWSettings optimizer = {};      ///< has a loss scale if, and only if, the precision is fp16
+  engine::OptimizerSettings optimizer = {};  ///< has a loss scale if, and only if, the precision is fp16
   engine::ObjectiveSettings objective = {};  ///< in dry runs, all samples belong to the first task
   int64_t world_size = 1;                    ///< number of ranks; a dry run simulates one of them
   int64_t rank = 0;                          ///< the simulated rank
@@ -46,8 +46,9 @@ struct Job {
 
 /// Returns the shardings that the job supports, in increasing order of the memory they save,
 /// starting with kNone. PCGrad compares whole gradients, so that it supports no sharding. DoRA
-/// computes norms of whole weights, so that it supports only kOptimizer. kHybrid is included if
-/// there are several nodes with several ranks each; otherwise it equals kFull or kNone.
+/// computes norms of whole weights and Muon updates whole matrices, so that they support only
+/// kOptimizer. kHybrid is included if there are several nodes with several ranks each; otherwise it
+/// equals kFull or kNone.
 std::vector<engine::ShardingStrategy> list_possible_shardings(const Job& job);
 
 /// Returns the job with another precision. fp16 adds a default loss scale unless the job has one;

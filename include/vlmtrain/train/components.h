@@ -10,7 +10,7 @@
 
 #include "vlmtrain/data/data_set.h"
 #include "vlmtrain/data/loader/loader.h"
-#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -89,8 +89,8 @@ std::optional<at::ScalarType> get_save_dtype(const OutputOptions& options);
 /// Returns the parts of the model that section `model` freezes.
 models::FrozenParts get_frozen_parts(const ModelOptions& options);
 
-/// Returns the settings of the optimizer.
-engine::AdamWSettings make_adamw_settings(const engine::TrainingOptions& options);
+/// Returns the settings of the optimizer. Throws UserError (kUsage) if they contradict each other.
+engine::OptimizerSettings make_optimizer_settings(const Config& config);
 
 /// Returns the learning rate of each part of the model. `schedule_factor`: the schedule's factor of
 /// the peak learning rate, from 0 to 1.

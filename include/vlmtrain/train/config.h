@@ -42,6 +42,7 @@ struct LoraOptions {
   std::vector<std::string> modules_to_save{};             ///< modules that are trained in full
   bool use_rslora = false;                                ///< multiplies by alpha / √rank instead
   bool use_dora = false;                                  ///< also trains the row norms of adapted weights
+  double loraplus_lr_ratio = 1;                           ///< factor of the learning rate of B (LoRA+)
 
   bool operator==(const LoraOptions&) const = default;
 };

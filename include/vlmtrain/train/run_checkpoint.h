@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "vlmtrain/engine/gradients/consensus.h"
-#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/train/run_state.h"
 
@@ -100,14 +100,14 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder);
 
 /// Restores moments and master weights from a checkpoint of this run with the same settings. Throws
 /// UserError (kBadData) for a missing shard, or if names, shapes or data types differ.
-void load_optimizer_state(const std::filesystem::path& checkpoint, engine::AdamW& optimizer);
+void load_optimizer_state(const std::filesystem::path& checkpoint, engine::Optimizer& optimizer);
 
 /// Restores the optimizer of a run that continues with changed settings, for the parameters that
-/// match (AdamW::migrate_state). A checkpoint with fp32 weights has no master weights; they come
+/// match (Optimizer::migrate_state). A checkpoint with fp32 weights has no master weights; they come
 /// from `checkpoint_weights`. Returns what was kept and reset. Throws UserError (kBadData).
 engine::StateMigrationResult migrate_optimizer_state(const std::filesystem::path& checkpoint,
                                                      const models::BaseWeights& checkpoint_weights,
-                                                     const nn::ParameterStore& store, engine::AdamW& optimizer);
+                                                     const nn::ParameterStore& store, engine::Optimizer& optimizer);
 
 /// Reads trainer_state/ledger.json (data::Ledger::restore). Throws UserError (kBadData).
 nlohmann::ordered_json load_ledger(const std::filesystem::path& checkpoint);

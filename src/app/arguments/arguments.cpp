@@ -115,6 +115,7 @@ void declare_arguments(CLI::App& command, PlanArguments& arguments) {
   add_config_key_flag(command, arguments, "--micro-batch", keys::training::kMicroBatchSize,
                       "samples per micro-batch, or auto");
   add_config_key_flag(command, arguments, "--precision", keys::training::kPrecision, "bf16, fp16 or fp32");
+  add_config_key_flag(command, arguments, "--optimizer", keys::training::kOptimizer, "rule that updates the weights");
   add_config_key_flag(command, arguments, "--optimizer-states", keys::training::kOptimizerStates, "fp32, bf16 or 8bit");
   add_config_key_flag(command, arguments, "--quantization", keys::model::kQuantization, "none, nf4 or int8; with LoRA");
   add_config_key_flag(command, arguments, "--recompute", keys::memory::kRecompute,

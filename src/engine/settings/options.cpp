@@ -11,9 +11,6 @@ const std::vector<std::pair<std::string, Precision>> kPrecisionNames{
 
 const std::vector<std::pair<std::string, kernels::KernelBackend>> kKernelBackendNames{
     {"own", kernels::KernelBackend::kCustom}, {"aten", kernels::KernelBackend::kAten}};
-const std::vector<std::pair<std::string, OptimizerStateDtype>> kOptimizerStateDtypeNames{
-    {"fp32", OptimizerStateDtype::kFp32}, {"bf16", OptimizerStateDtype::kBf16}, {"8bit", OptimizerStateDtype::k8Bit}};
-
 const std::vector<std::pair<std::string, ScheduleShape>> kScheduleShapeNames{
     {"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}};
 
@@ -44,10 +41,6 @@ std::optional<Precision> parse_precision(std::string_view name) {
     if (precision_name == name) return precision;
   }
   return std::nullopt;
-}
-
-std::string to_string(OptimizerStateDtype state_dtype) {
-  return find_enum_name(kOptimizerStateDtypeNames, state_dtype);
 }
 
 at::ScalarType to_dtype(Precision precision) {
@@ -139,26 +132,7 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
       {.doc = "For models that predict masks: weight of the Dice loss, averaged over the masks of the global batch.",
        .resume = ResumeRule::kIfRequested},
       between(0.0, kMaxLossWeight));
-  table.add(keys::training::kAdamBeta1, options.adam_beta1,
-            {.doc = "AdamW's decay of the first moment.",
-             .resume = ResumeRule::kIfRequested,
-             .hints = {{.names = {"betas"}, .text = "training.adam_beta1 and training.adam_beta2"},
-                       {.names = {"beta1", "adam_beta_1"}}}},
-            in_half_open_range(0.0, 1.0));
-  table.add(keys::training::kAdamBeta2, options.adam_beta2,
-            {.doc = "AdamW's decay of the second moment.",
-             .resume = ResumeRule::kIfRequested,
-             .hints = {{.names = {"beta2", "adam_beta_2"}}}},
-            in_half_open_range(0.0, 1.0));
-  table.add(keys::training::kAdamEpsilon, options.adam_epsilon,
-            {.doc = "AdamW's epsilon.",
-             .resume = ResumeRule::kIfRequested,
-             .hints = {{.names = {"adam_eps", "eps", "epsilon"}}}},
-            exceeds(0.0));
-  table.add(keys::training::kWeightDecay, options.weight_decay,
-            {.doc = "AdamW's decoupled weight decay. Applies only to tensors with two or more dimensions.",
-             .resume = ResumeRule::kIfRequested},
-            at_least(0.0));
+  declare_options(table, options.optimizer);
   table.add(keys::training::kWarmupRatio, options.warmup_ratio,
             {.doc = "Fraction of the steps in which the learning rate rises to its peak.",
              .resume = ResumeRule::kIfRequested,
@@ -170,7 +144,7 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
                   .resume = ResumeRule::kIfRequested,
                   .hints = {{.names = {"lr_scheduler_type", "scheduler", "lr_schedule"}}}});
   table.add(
-      keys::training::kMaxGradNorm, options.max_grad_norm,
+      keys::training::kMaxGradNorm, options.optimizer.max_grad_norm,
       {.doc = "Maximum global norm of the gradient; larger gradients are scaled down to it. 0: no clipping.",
        .resume = ResumeRule::kIfRequested,
        .hints = {{.names = {"gradient_clipping", "clip_grad", "clip_grad_norm", "max_norm", "gradient_clip_val"}}}},
@@ -203,13 +177,6 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
        .resume = ResumeRule::kIfRequested,
        .unit = "steps"},
       at_least<int64_t>(1));
-  table.add_enum(
-      keys::training::kOptimizerStates, options.optimizer_states, kOptimizerStateDtypeNames,
-      {.doc = "Data type of AdamW's moments. bf16: rounded stochastically. 8bit: block-wise and dynamic, as in "
-              "bitsandbytes; embeddings in fp32. Tensors with fewer than 4096 elements are always in fp32.",
-       .resume = ResumeRule::kIfRequested,
-       .hints = {{.names = {"optim", "optimizer", "optimizer_name", "optim_type"},
-                  .text = "the optimizer is AdamW; training.optimizer_states: 8bit stores its moments in 8 bits"}}});
   table.add_enum(
       keys::training::kKernels, options.kernels, kKernelBackendNames,
       {.doc = "On CUDA: vlmtrain's custom kernels, each of which fuses several of ATen's, or only ATen's kernels. A "

@@ -11,6 +11,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/nn/weights/name_pattern.h"
 
 namespace vlmtrain::models {
 

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/weights/name_pattern.h"
 
 namespace vlmtrain::nn {
 
@@ -66,7 +67,10 @@ bool ParameterStore::should_quantize(const std::string& name) const {
 LinearWeight ParameterStore::add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
                                                InitialValues initial_values, const WeightStorage& storage) {
   if (!should_quantize(name)) {
-    return LinearWeight(add(std::move(name), component, sizes, initial_values, /*is_adapter=*/false, storage.tensor));
+    const at::Tensor tensor =
+        add(std::move(name), component, sizes, initial_values, /*is_adapter=*/false, storage.tensor);
+    parameters_.back().is_linear_weight = true;
+    return LinearWeight(tensor);
   }
   auto weight = storage.quantized_weight ? storage.quantized_weight : quantizer_->make_weight(sizes);
   parameters_.push_back({std::move(name), component, weight->state().front().second, initial_values,

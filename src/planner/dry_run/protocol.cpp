@@ -40,11 +40,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TaskSettings, num_tasks, weights, measure_gra
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationLayout, vision_tiles_per_pass, loss_chunk_rows)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(TextAndMaskLossWeights, text, bce, dice)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ObjectiveSettings, tasks, masks)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LossScaleSettings, init_scale, dynamic, growth_interval)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MicroBatchSplit, order, sizes, unit_size)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepLayout, split, recompute, vision_tiles_per_pass, loss_chunk_rows, copies_ahead)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(AdamWSettings, beta1, beta2, epsilon, weight_decay, max_grad_norm, loss_scale,
-                                   state_dtype, seed)
 }  // namespace engine
 
 namespace nn {

@@ -174,6 +174,7 @@ std::vector<engine::ShardingStrategy> list_possible_shardings(const Job& job) {
   if (job.world_size == 1 || job.objective.tasks.resolve_gradient_conflicts) return shardings;
   shardings.push_back(engine::ShardingStrategy::kOptimizer);
   if (job.lora && job.lora->use_dora) return shardings;
+  if (job.optimizer.needs_whole_parameters()) return shardings;
   if (job.num_nodes > 1 && job.num_nodes < job.world_size) shardings.push_back(engine::ShardingStrategy::kHybrid);
   shardings.push_back(engine::ShardingStrategy::kFull);
   return shardings;

@@ -58,6 +58,7 @@ nlohmann::ordered_json make_common_json(const Plan& plan) {
       {"fits", plan.fits},
       {"model", plan.model},
       {"precision", engine::to_string(plan.job.precision)},
+      {"optimizer", engine::get_optimizer_info(plan.job.optimizer.kind).name},
       {"optimizer_states", engine::to_string(plan.job.optimizer.state_dtype)},
       {"finetune", plan.job.lora ? "lora" : "full"},
       {"quantization", nn::to_string(plan.job.quantization)},

@@ -39,6 +39,7 @@ std::string remove_all_savings(SavingsState& state, const PlanRequest& /*request
   Job& job = state.request.job;
   job = make_job_with_precision(std::move(job), engine::Precision::kFp32);
   job.optimizer.state_dtype = engine::OptimizerStateDtype::kFp32;
+  job.optimizer.allows_unmatched_patterns = true;
   job.lora.reset();
   job.quantization = nn::Quantization::kNone;
   state.request.constraints.recompute.text = "none";
@@ -58,7 +59,8 @@ std::string enable_recomputation(SavingsState& state, const PlanRequest& /*reque
   return {};
 }
 
-std::string enable_8_bit_optimizer_state(SavingsState& state, const PlanRequest& /*request*/) {
+std::string enable_8_bit_optimizer_state(SavingsState& state, const PlanRequest& request) {
+  if (!request.job.optimizer.supports_compressed_moments()) return "the moments of the optimizer are in fp32";
   state.request.job.optimizer.state_dtype = engine::OptimizerStateDtype::k8Bit;
   return {};
 }

@@ -65,7 +65,7 @@ bool shard_weights(JobChange& change) {
 
 bool use_8_bit_optimizer_state(JobChange& change) {
   engine::OptimizerStateDtype& states = change.job.optimizer.state_dtype;
-  if (states == engine::OptimizerStateDtype::k8Bit) return false;
+  if (states == engine::OptimizerStateDtype::k8Bit || !change.job.optimizer.supports_compressed_moments()) return false;
   states = engine::OptimizerStateDtype::k8Bit;
   change.arguments.push_back(fmt::format("{}=", keys::training::kOptimizerStates) + engine::to_string(states));
   change.description = "stores the optimizer's moments in 8 bits";
@@ -92,6 +92,7 @@ std::vector<JobChange> list_applicable_changes(const ChangeEvaluator::PlanInputs
   std::vector<JobChange> list;
   const auto add = [&](const auto& apply_change) {
     JobChange change{.arguments = {}, .description = {}, .job = plan_inputs.job};
+    change.job.optimizer.allows_unmatched_patterns = true;
     if (apply_change(change)) list.push_back(std::move(change));
   };
   (add(functions), ...);

@@ -42,11 +42,15 @@ std::string format_model(const planner::Plan& plan) {
           : fmt::format("{} trained", format_rounded_count(detail.num_trainable_parameters));
   const bool is_quantized = plan.job.quantization != nn::Quantization::kNone;
   const engine::OptimizerStateDtype states = plan.job.optimizer.state_dtype;
-  return fmt::format("{}, {} parameters, {}{}, {}{}{}", to_printable(plan.model),
+  const engine::OptimizerKind optimizer = plan.job.optimizer.kind;
+  return fmt::format("{}, {} parameters, {}{}, {}{}{}{}", to_printable(plan.model),
                      format_rounded_count(detail.num_parameters), trained_parameters_text,
                      frozen_parts.empty() ? "" : fmt::format(" (frozen: {})", fmt::join(frozen_parts, ", ")),
                      engine::to_string(plan.job.precision),
                      is_quantized ? fmt::format(", frozen Linears in {}", nn::to_string(plan.job.quantization)) : "",
+                     optimizer == engine::kDefaultOptimizer
+                         ? ""
+                         : fmt::format(", optimizer {}", engine::get_optimizer_info(optimizer).name),
                      states == engine::OptimizerStateDtype::kFp32
                          ? ""
                          : fmt::format(", optimizer states in {}", engine::to_string(states)));

@@ -60,7 +60,7 @@ io::NamedTensors make_optimizer_tensors(const models::VisionLanguageModel& model
 }  // namespace
 
 CheckpointContent make_checkpoint_content(const RunState& state, const models::VisionLanguageModel& model,
-                                          const engine::AdamW& optimizer, const data::Ledger& ledger,
+                                          const engine::Optimizer& optimizer, const data::Ledger& ledger,
                                           const models::BaseWeights& base, std::optional<at::ScalarType> dtype,
                                           ParameterValueStorage values) {
   const at::NoGradGuard no_gradients;
@@ -89,7 +89,7 @@ CheckpointContent make_checkpoint_content(const RunState& state, const models::V
   return content;
 }
 
-int64_t compute_host_copy_bytes(const engine::AdamW& optimizer) {
+int64_t compute_host_copy_bytes(const engine::Optimizer& optimizer) {
   std::map<const at::TensorImpl*, int64_t> bytes;
   for (const auto& tensors : {optimizer.master_weights(), optimizer.state()}) {
     for (const auto& [name, tensor] : tensors) {

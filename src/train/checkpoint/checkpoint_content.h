@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "vlmtrain/data/index/ledger.h"
-#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/models/model.h"
@@ -41,13 +41,13 @@ enum class ParameterValueStorage {
 /// outlive the result, and with kInPlace `model` and `optimizer` as well. kCopied takes
 /// compute_host_copy_bytes() of host memory, and throws LibTorch's error if the allocation fails.
 CheckpointContent make_checkpoint_content(const RunState& state, const models::VisionLanguageModel& model,
-                                          const engine::AdamW& optimizer, const data::Ledger& ledger,
+                                          const engine::Optimizer& optimizer, const data::Ledger& ledger,
                                           const models::BaseWeights& base, std::optional<at::ScalarType> dtype,
                                           ParameterValueStorage values);
 
 /// Returns the host memory of ParameterValueStorage::kCopied in bytes: master weights and optimizer
 /// state, each tensor counted once.
-int64_t compute_host_copy_bytes(const engine::AdamW& optimizer);
+int64_t compute_host_copy_bytes(const engine::Optimizer& optimizer);
 
 /// Returns the maximum bytes that writing takes in addition to the copies: the largest parameter in
 /// fp32.

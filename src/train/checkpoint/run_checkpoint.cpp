@@ -280,7 +280,7 @@ std::filesystem::path resolve_checkpoint(const std::filesystem::path& folder) tr
                    error.code().message());
 }
 
-void load_optimizer_state(const std::filesystem::path& checkpoint, engine::AdamW& optimizer) {
+void load_optimizer_state(const std::filesystem::path& checkpoint, engine::Optimizer& optimizer) {
   // Tensors are mapped one at a time. All at once they would take as much address space as the
   // optimizer in addition to it.
   std::map<std::string, engine::LazyStateTensor> state;
@@ -298,13 +298,13 @@ void load_optimizer_state(const std::filesystem::path& checkpoint, engine::AdamW
 
 engine::StateMigrationResult migrate_optimizer_state(const std::filesystem::path& checkpoint,
                                                      const models::BaseWeights& checkpoint_weights,
-                                                     const nn::ParameterStore& store, engine::AdamW& optimizer) {
+                                                     const nn::ParameterStore& store, engine::Optimizer& optimizer) {
   auto tensors = load_optimizer_tensors(checkpoint);
   const engine::SavedOptimizerState state(tensors);
   for (const auto& parameter : store.all()) {
     const auto* const entry = checkpoint_weights.find_base_tensor(parameter);
     const std::string master = "master." + parameter.name;
-    if (entry == nullptr || state.contains(master) || !state.contains("first_moment." + parameter.name)) continue;
+    if (entry == nullptr || state.contains(master) || !engine::has_moments(state, parameter.name)) continue;
     tensors.emplace(master, entry->read().to(at::kFloat));
   }
   return optimizer.migrate_state(store, tensors, describe_optimizer_files(checkpoint));

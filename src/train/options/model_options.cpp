@@ -133,6 +133,11 @@ void declare_options(OptionTable& table, LoraOptions& options) {
       keys::lora::kUseDora, options.use_dora,
       {.doc = "If true, the norm of each row of the adapted weight is trained as well (weight-decomposed LoRA, DoRA).",
        .resume = ResumeRule::kNever});
+  table.add(keys::lora::kLoraplusLrRatio, options.loraplus_lr_ratio,
+            {.doc = "Factor of the learning rate of the matrices B (LoRA+). 1: the learning rate of the matrices A.",
+             .resume = ResumeRule::kIfRequested,
+             .hints = {{.names = {"lorap_lr_ratio"}}}},
+            exceeds(0.0));
 }
 
 }  // namespace vlmtrain::train

@@ -82,13 +82,10 @@ void declare_options(OptionTable& table, DistributedOptions& options) {
        {"auto", std::nullopt}},
       {.doc =
            "Sharding of the training state among the ranks. `none`: each rank holds everything. `optimizer`: each rank "
-           "holds and updates a part of AdamW's moments and fp32 master weights (ZeRO stage 1). `full`: also a part of "
-           "the "
-           "weights and gradients of all blocks; a block's weights are gathered just before it runs (ZeRO stage 3, "
-           "FSDP). "
-           "`hybrid`: `full` among the ranks of a node, and each node holds everything. `auto`: of the settings that "
-           "fit, "
-           "the one with the shortest predicted step time. No effect with one rank.",
+           "holds and updates a part of the optimizer's moments and fp32 master weights (ZeRO stage 1). `full`: also a "
+           "part of the weights and gradients of all blocks; a block's weights are gathered just before it runs (ZeRO "
+           "stage 3, FSDP). `hybrid`: `full` among the ranks of a node, and each node holds everything. `auto`: of the "
+           "settings that fit, the one with the shortest predicted step time. No effect with one rank.",
        .resume = ResumeRule::kFree,
        .hints = {{.names = {"deepspeed", "fsdp", "fsdp_config", "zero_stage", "ddp_find_unused_parameters",
                             "nproc_per_node", "num_gpus", "world_size", "devices", "accelerator", "tp_size", "cp_size",

@@ -61,7 +61,7 @@ planner::Job make_training_job(const Config& config, const engine::TaskSettings&
           .lora = make_lora_settings(config),
           .quantization = resolve_quantization(config),
           .disabled_kernels = find_disabled_kernels(config.training),
-          .optimizer = make_adamw_settings(config.training),
+          .optimizer = make_optimizer_settings(config),
           .objective = {.tasks = tasks, .masks = get_mask_loss_weights(config)},
           .sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone)};
 }

@@ -83,7 +83,7 @@ class ShardedBlocksTest : public testing::Test {
     models::load_weights(*model, folder);
     return model;
   }();
-  TrainingState training_{*model_, AdamWSettings{}, 1, {.rank = 0, .count = 2}};
+  TrainingState training_{*model_, OptimizerSettings{}, 1, {.rank = 0, .count = 2}};
   CountingConsensus consensus_{model_->parameters()};
 
   void SetUp() override { training_.set_consensus(consensus_); }

@@ -36,7 +36,7 @@ TEST(ProtocolTest, AJobRoundTrips) {
                 .frozen_parts = {.vision_tower = true, .projector = false, .language_model = true},
                 .lora = nn::LoraSettings{.rank = 4, .alpha = 32, .target_modules = {"q_proj", ".*fc[12]"}},
                 .quantization = nn::Quantization::kInt8,
-                .optimizer = {.beta2 = 0.95,
+                .optimizer = {.adamw = {.beta2 = 0.95},
                               .weight_decay = 0.1,
                               .max_grad_norm = 0.25,
                               .loss_scale = engine::LossScaleSettings{.init_scale = 8, .dynamic = false},
@@ -51,7 +51,7 @@ TEST(ProtocolTest, AJobRoundTrips) {
   EXPECT_EQ(received.model, job.model);
   EXPECT_EQ(received.precision, job.precision);
   EXPECT_EQ(received.optimizer.state_dtype, job.optimizer.state_dtype);
-  EXPECT_EQ(received.optimizer.beta2, 0.95);
+  EXPECT_EQ(received.optimizer.adamw.beta2, 0.95);
   EXPECT_EQ(received.optimizer.weight_decay, 0.1);
   EXPECT_EQ(received.optimizer.seed, job.optimizer.seed);
   ASSERT_TRUE(received.optimizer.loss_scale);

@@ -161,7 +161,7 @@ TEST_F(PeriodicEvaluationTest, EarlyStoppingCountSurvivesResuming) {
 
 TEST_F(PeriodicEvaluationTest, NonFiniteValuesAreNeverBest) {
   config_.training.learning_rate = 1e30;
-  config_.training.max_grad_norm = 0;
+  config_.training.optimizer.max_grad_norm = 0;
   config_.evaluation.early_stopping_patience = 2;
   config_.evaluation.best_metric = BestMetric::kExactMatch;
   for (int start = 0; start < 2; ++start) {

@@ -112,7 +112,7 @@ INSTANTIATE_TEST_SUITE_P(A, RunSaverConfigTest,
                                          SavedRun{"RunIn16Bits",
                                                   [](Config& config) {
                                                     config.training.precision = engine::Precision::kFp16;
-                                                    config.training.optimizer_states =
+                                                    config.training.optimizer.state_dtype =
                                                         engine::OptimizerStateDtype::k8Bit;
                                                     config.model.freeze_vision_tower = true;
                                                   }},

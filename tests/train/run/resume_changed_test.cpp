@@ -108,7 +108,7 @@ TEST_F(ResumeChangedTest, ScheduleFromTheChangeSpansTheRemainingSteps) {
   run_training();
   EXPECT_NEAR(read_learning_rate(6), 1e-3 / 2, 1e-12);
   fs::remove_all(checkpoint(7));
-  config_.training.weight_decay = 0.1;
+  config_.training.optimizer.weight_decay = 0.1;
   run_changed_training();
   EXPECT_NEAR(read_learning_rate(7), 1e-3 / 4, 1e-12);
   EXPECT_EQ(read_state(7)["schedule_start"], 3);
@@ -157,7 +157,7 @@ TEST_F(ResumeChangedTest, EpochsCountTheNewDataset) {
   run_training();
   EXPECT_EQ(read_epoch(9), 2);
   // All steps are done, so that another change would be too late.
-  config_.training.weight_decay = 0.1;
+  config_.training.optimizer.weight_decay = 0.1;
   config_.resume_policy = ResumePolicy::kChanged;
   EXPECT_THAT(get_refusal(), AllOf(HasSubstr("has completed 9 steps"), HasSubstr("training.epochs=2 adds no more")));
 }

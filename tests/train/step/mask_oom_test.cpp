@@ -25,7 +25,7 @@ class MaskTraining {
  public:
   explicit MaskTraining(const models::MaskSamples& data) : samples_(data.samples()) {
     model_ = models::load_model(data.checkpoint(), at::kCPU, at::kFloat);
-    training_ = std::make_unique<engine::TrainingState>(*model_, engine::AdamWSettings{});
+    training_ = std::make_unique<engine::TrainingState>(*model_, engine::OptimizerSettings{});
     guard_ = std::make_unique<OomGuard>(*training_, at::kCPU, consensus_,
                                         [](const std::string& /*reason*/, const engine::StepLayout& /*next*/) {});
     layout_.split = engine::split_evenly(std::ssize(samples_), 3);

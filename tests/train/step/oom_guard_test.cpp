@@ -47,7 +47,7 @@ class SmallTraining {
     models::load_weights(*model_, test_case.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/1);
     training_ =
-        std::make_unique<engine::TrainingState>(*model_, engine::AdamWSettings{}, objective_.num_gradient_groups());
+        std::make_unique<engine::TrainingState>(*model_, engine::OptimizerSettings{}, objective_.num_gradient_groups());
     guard_ = std::make_unique<OomGuard>(
         *training_, at::kCPU, consensus,
         [this](const std::string&, const engine::StepLayout& next) { retried_layouts_.push_back(next); });

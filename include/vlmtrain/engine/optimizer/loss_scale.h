@@ -3,19 +3,13 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
 
-#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace vlmtrain::engine {
+#include "vlmtrain/engine/settings/optimizer_settings.h"
 
-/// The settings of a loss scale.
-struct LossScaleSettings {
-  double init_scale = 65536;
-  bool dynamic = true;             ///< false: constant
-  int64_t growth_interval = 2000;  ///< steps without an overflow after which the scale doubles
-};
+namespace vlmtrain::engine {
 
 /// A loss scale, which keeps small gradients from underflowing in fp16 (Micikevicius et al. 2017,
 /// arXiv 1710.03740). As in torch.amp.GradScaler, a dynamic scale is halved after a step with

@@ -27,7 +27,7 @@ struct LazyStateTensor {
   std::function<at::Tensor()> read;  ///< returns the tensor, of `dtype` and `shape`
 };
 
-/// A saved optimizer state (AdamW::state()): whole tensors, or shards of all ranks of a run, named
+/// A saved optimizer state (Optimizer::state()): whole tensors, or shards of all ranks of a run, named
 /// by make_shard_name(). Immutable.
 class SavedOptimizerState {
  public:

@@ -11,6 +11,7 @@
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/engine/settings/balance_options.h"
+#include "vlmtrain/engine/settings/optimizer_settings.h"
 #include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/kernels/kernel_backend.h"
 
@@ -23,8 +24,6 @@ enum class Precision { kFp32, kBf16, kFp16 };
 std::string to_string(Precision precision);
 /// Parses a value of `training.precision`. Returns nullopt for an unknown value.
 std::optional<Precision> parse_precision(std::string_view name);
-/// Returns the value of `training.optimizer_states`: "fp32", "bf16", "8bit".
-std::string to_string(OptimizerStateDtype state_dtype);
 
 /// Returns the dtype of weights and activations.
 at::ScalarType to_dtype(Precision precision);
@@ -45,17 +44,12 @@ struct TrainingOptions {
   AutoOr<double> projector_learning_rate;
   AutoOr<double> mask_learning_rate;
   TextAndMaskLossWeights mask_loss_weights;  ///< text_loss_weight, mask_bce_weight and mask_dice_weight
-  double adam_beta1 = 0.9;
-  double adam_beta2 = 0.999;
-  double adam_epsilon = 1e-8;
-  double weight_decay = 0.0;
+  OptimizerSettings optimizer;               ///< without loss_scale and seed
   double warmup_ratio = 0.03;
   ScheduleShape lr_scheduler = ScheduleShape::kCosine;
-  double max_grad_norm = 1.0;
   Precision precision = Precision::kBf16;
   AutoOr<double> loss_scale;
   int64_t loss_scale_growth_steps = 2000;
-  OptimizerStateDtype optimizer_states = OptimizerStateDtype::kFp32;
   kernels::KernelBackend kernels = kernels::KernelBackend::kCustom;
   int64_t seed = 0;
   BatchAndTaskOptions batch_and_tasks;

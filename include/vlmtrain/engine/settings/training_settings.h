@@ -31,19 +31,6 @@ struct LearningRateSchedule {
   }
 };
 
-/// The data type of AdamW's moments. Tensors with fewer than 4,096 elements always have fp32
-/// moments, as in bitsandbytes.
-enum class OptimizerStateDtype {
-  kFp32,
-  /// With stochastic rounding. A second moment decays by 0.1 % per step (beta2 = 0.999). Rounded to
-  /// the nearest bf16 value, it would never change, because these values are 0.4 to 0.8 % apart.
-  kBf16,
-  /// Block-wise with a dynamic code (Dettmers et al. 2022, 8-bit Optimizers via Block-wise
-  /// Quantization, arXiv 2110.02861), as bitsandbytes' AdamW8bit and transformers' adamw_bnb_8bit.
-  /// 256 elements share a scale; embeddings have fp32 moments.
-  k8Bit,
-};
-
 /// The terms of a loss over text and masks, divided by their normalizers, without their weights.
 struct TextAndMaskLosses {
   double text = 0;  ///< weighted mean of the cross-entropy of the label tokens

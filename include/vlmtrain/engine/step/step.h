@@ -17,7 +17,7 @@
 #include "vlmtrain/engine/gradients/gradient_reducer.h"
 #include "vlmtrain/engine/gradients/sharded_blocks.h"
 #include "vlmtrain/engine/loss/objective.h"
-#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 #include "vlmtrain/engine/optimizer/sharded_optimizer_sync.h"
 #include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/memory/out_of_memory.h"
@@ -45,10 +45,11 @@ struct TrainingState {
   /// this rank's shard of moments and masters, and of sharded blocks. REQUIRES: the weights are
   /// loaded, and components are frozen (models::freeze_parts); `trained_model` outlives this
   /// object.
-  TrainingState(models::VisionLanguageModel& trained_model, const AdamWSettings& settings,
+  TrainingState(models::VisionLanguageModel& trained_model, const OptimizerSettings& settings,
                 int64_t num_gradient_groups = 1, Shard shard = {})
       : model(trained_model),
-        gradient_buckets(trained_model.parameters(), num_gradient_groups, shard),
+        gradient_buckets(trained_model.parameters(), num_gradient_groups, shard,
+                         find_undivided_parameters(trained_model.parameters(), settings)),
         gradient_reducer(gradient_buckets),
         optimizer_sync(shard.covers_all() ? nullptr
                                           : std::make_unique<ShardedOptimizerSync>(trained_model.parameters(),
@@ -67,7 +68,7 @@ struct TrainingState {
   GradientReducer gradient_reducer;
   std::unique_ptr<ShardedOptimizerSync> optimizer_sync;  ///< null unless optimizer state is sharded
   std::unique_ptr<ShardedBlocks> sharded_blocks;         ///< null unless blocks are sharded
-  AdamW optimizer;
+  Optimizer optimizer;
 };
 
 /// The result of a step. Tensors are on the device, so reading them synchronizes. The tensors from
@@ -112,7 +113,7 @@ class StepOutOfMemory : public std::runtime_error {
   memory::MemoryKind memory_kind_;
 };
 
-/// An out-of-memory error after weights have changed. AdamW::apply_update() allocates no tensors,
+/// An out-of-memory error after weights have changed. Optimizer::apply_update() allocates no tensors,
 /// but the driver may need memory to load a kernel. The weights are a mixture of two steps, so the
 /// step must not be retried, and the weights must not be saved.
 class PartialUpdateError : public UserError {

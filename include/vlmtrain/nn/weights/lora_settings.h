@@ -57,10 +57,6 @@ struct LoraSettings {
   bool matches_modules_to_save(std::string_view parameter) const;
 };
 
-/// Returns whether `path` contains the components of `module` consecutively:
-/// `model.connector.proj.weight` contains `connector` and `connector.proj`.
-bool is_under_module(std::string_view path, std::string_view module);
-
 /// A matcher for one entry of LoraSettings::target_modules.
 class LoraTarget {
  public:

@@ -44,6 +44,7 @@ struct Parameter {
   bool is_in_modules_to_save = false;  ///< in the checkpoint, but trained and saved with the adapter
   std::shared_ptr<QuantizedWeight> quantized_weight = nullptr;  ///< null if not quantized
   bool is_embedding = false;                                    ///< a lookup table, such as embed_tokens
+  bool is_linear_weight = false;                                ///< the weight of a Linear, [out, in]
   bool is_in_block = false;                               ///< belongs to a block; see ParameterStore::finish_block()
   std::shared_ptr<ShardedBlock> sharded_block = nullptr;  ///< the sharded block that it belongs to; null if not sharded
   size_t index_in_block = 0;                              ///< index among the weights of `sharded_block`

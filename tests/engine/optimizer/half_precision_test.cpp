@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/bucketed_adamw.h"
+#include "engine/bucketed_optimizer.h"
 #include "engine/small_step.h"
 #include "parity/case.h"
 #include "vlmtrain/engine/step/step.h"
@@ -29,9 +29,9 @@ LossAndGradients compute(const std::string& name, at::ScalarType dtype, models::
   const parity::Case reference(name);
   const auto model = reference.load_model(dtype);
   model->set_recompute_block_counts(recompute);
-  AdamWSettings settings;
+  OptimizerSettings settings;
   if (dtype == at::kHalf) settings.loss_scale = LossScaleSettings{};
-  BucketedAdamW optimizer(model->parameters(), settings);
+  BucketedOptimizer optimizer(model->parameters(), settings);
   auto samples = reference.samples();
   for (size_t i = 0; tasks.is_multi_task() && i < samples.size(); ++i) {
     samples[i].task_index = static_cast<int64_t>(i) % tasks.num_tasks;

@@ -1,5 +1,3 @@
-#include "vlmtrain/engine/optimizer/adamw.h"
-
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Generator.h>
@@ -16,6 +14,7 @@
 
 #include "engine/small_parameters.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 
 namespace vlmtrain::engine {
 namespace {
@@ -27,7 +26,7 @@ using testing::HasSubstr;
 /// AdamW as in its paper, elementwise in fp64.
 class ReferenceAdamW {
  public:
-  ReferenceAdamW(Parameters& parameters, AdamWSettings settings) : settings_(settings) {
+  ReferenceAdamW(Parameters& parameters, OptimizerSettings settings) : settings_(settings) {
     for (const auto& parameter : parameters.store().all()) {
       const at::Tensor weight = parameter.tensor.detach().to(at::kDouble).clone();
       states_[parameter.name] = {parameter.component, weight, at::zeros_like(weight), at::zeros_like(weight), 0};
@@ -44,12 +43,12 @@ class ReferenceAdamW {
       const at::Tensor g = gradient.to(at::kDouble) * (is_clipped ? settings_.max_grad_norm / norm : 1.0);
       const double rate = rates.get_learning_rate(state.component);
       ++state.steps;
-      state.first = state.first * settings_.beta1 + g * (1 - settings_.beta1);
-      state.second = state.second * settings_.beta2 + g.square() * (1 - settings_.beta2);
-      const at::Tensor first = state.first / (1 - std::pow(settings_.beta1, state.steps));
-      const at::Tensor second = state.second / (1 - std::pow(settings_.beta2, state.steps));
+      state.first = state.first * settings_.adamw.beta1 + g * (1 - settings_.adamw.beta1);
+      state.second = state.second * settings_.adamw.beta2 + g.square() * (1 - settings_.adamw.beta2);
+      const at::Tensor first = state.first / (1 - std::pow(settings_.adamw.beta1, state.steps));
+      const at::Tensor second = state.second / (1 - std::pow(settings_.adamw.beta2, state.steps));
       const double decay = state.weight.dim() >= 2 ? settings_.weight_decay : 0.0;
-      state.weight = state.weight * (1 - rate * decay) - first / (second.sqrt() + settings_.epsilon) * rate;
+      state.weight = state.weight * (1 - rate * decay) - first / (second.sqrt() + settings_.adamw.epsilon) * rate;
     }
     return norm;
   }
@@ -62,13 +61,13 @@ class ReferenceAdamW {
     at::Tensor weight, first, second;
     int64_t steps;
   };
-  AdamWSettings settings_;
+  OptimizerSettings settings_;
   std::map<std::string, State> states_;
 };
 
 struct SettingsCase {
   const char* name;
-  AdamWSettings settings;
+  OptimizerSettings settings;
 };
 
 class AdamWFormula : public testing::TestWithParam<SettingsCase> {};
@@ -77,7 +76,7 @@ TEST_P(AdamWFormula, MatchesTheReferenceOverSeveralSteps) {
   at::manual_seed(1);
   Parameters parameters;
   ReferenceAdamW reference(parameters, GetParam().settings);
-  BucketedAdamW optimizer(parameters.store(), GetParam().settings);
+  BucketedOptimizer optimizer(parameters.store(), GetParam().settings);
   for (uint64_t step = 0; step < 6; ++step) {
     const LearningRates rates{1e-2 * static_cast<double>(step + 1), 3e-2, 1e-1};
     const auto gradients = random_gradients(parameters, step, step % 2 == 0 ? 2.0 : 0.05);
@@ -95,16 +94,16 @@ TEST_P(AdamWFormula, MatchesTheReferenceOverSeveralSteps) {
 INSTANTIATE_TEST_SUITE_P(Settings, AdamWFormula,
                          testing::Values(SettingsCase{"Defaults", {}}, SettingsCase{"Decay", {.weight_decay = 0.3}},
                                          SettingsCase{"NoClipping", {.weight_decay = 0.1, .max_grad_norm = 0}},
-                                         SettingsCase{
-                                             "OtherConstants",
-                                             {.beta1 = 0.5, .beta2 = 0.9, .epsilon = 1e-3, .max_grad_norm = 0.5}}),
+                                         SettingsCase{"OtherConstants",
+                                                      {.adamw = {.beta1 = 0.5, .beta2 = 0.9, .epsilon = 1e-3},
+                                                       .max_grad_norm = 0.5}}),
                          [](const auto& instance) { return instance.param.name; });
 
 TEST(AdamW, DecaysMatricesOnly) {
   Parameters parameters;
   const at::Tensor matrix = parameters.tensor("projector.matrix").detach().clone();
   const at::Tensor vector = parameters.tensor("projector.vector").detach().clone();
-  BucketedAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+  BucketedOptimizer optimizer(parameters.store(), {.weight_decay = 0.5});
   for (const char* name : {"projector.matrix", "projector.vector"})
     add_gradient(parameters.tensor(name), at::zeros_like(parameters.tensor(name).detach()));
   optimizer.step({.projector = 0.1});
@@ -115,7 +114,7 @@ TEST(AdamW, DecaysMatricesOnly) {
 TEST(AdamW, UsesTheLearningRateOfTheComponent) {
   Parameters parameters, initial;
   initial.copy_from(parameters);
-  BucketedAdamW optimizer(parameters.store(), {.max_grad_norm = 0});
+  BucketedOptimizer optimizer(parameters.store(), {.max_grad_norm = 0});
   for (const auto& parameter : parameters.store().all())
     add_gradient(parameter.tensor, at::ones(parameter.tensor.sizes()));
   optimizer.step({.vision_tower = 0.0, .projector = 0.01, .language_model = 0.1});
@@ -131,7 +130,7 @@ TEST(AdamW, ParameterWithoutGradientIsUnchanged) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     Parameters parameters(dtype), initial(dtype);
     initial.copy_from(parameters);
-    BucketedAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+    BucketedOptimizer optimizer(parameters.store(), {.weight_decay = 0.5});
     add_gradient(parameters.tensor("language.matrix"), at::ones({3, 5}));
     EXPECT_FALSE(optimizer.gradient_buckets.sum("vision.matrix").defined());
     optimizer.step({0.1, 0.1, 0.1});
@@ -154,7 +153,7 @@ TEST(AdamW, ParameterWithoutGradientIsUnchanged) {
 TEST(AdamW, StepWithoutGradientsChangesNothing) {
   Parameters parameters, initial;
   initial.copy_from(parameters);
-  BucketedAdamW optimizer(parameters.store(), {.weight_decay = 0.5});
+  BucketedOptimizer optimizer(parameters.store(), {.weight_decay = 0.5});
   EXPECT_EQ(optimizer.step({0.1, 0.1, 0.1}).item<double>(), 0.0);
   for (const auto& parameter : parameters.store().all()) {
     EXPECT_TRUE(at::equal(parameter.tensor.detach(), initial.tensor(parameter.name).detach())) << parameter.name;
@@ -165,7 +164,7 @@ TEST(AdamW, FrozenParametersAreExcluded) {
   Parameters parameters;
   for (const auto& parameter : parameters.store().all())
     parameter.tensor.set_requires_grad(parameter.component == Component::kProjector);
-  const BucketedAdamW optimizer(parameters.store(), {});
+  const BucketedOptimizer optimizer(parameters.store(), {});
   EXPECT_EQ(optimizer.count_trained_elements(), 3 * 5 + 7);
   EXPECT_EQ(optimizer.state().size(), 1U + 2 * 2);
   EXPECT_THROW(optimizer.gradient_buckets.sum("vision.matrix"), InternalError);
@@ -174,7 +173,7 @@ TEST(AdamW, FrozenParametersAreExcluded) {
 TEST(AdamW, DiscardedGradientsAreIgnored) {
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     Parameters parameters(dtype);
-    BucketedAdamW optimizer(parameters.store(), {});
+    BucketedOptimizer optimizer(parameters.store(), {});
     const auto& vector = parameters.tensor("vision.vector");
     add_gradient(vector, at::ones({7}) * 100);
     optimizer.gradient_buckets.reset();
@@ -186,7 +185,7 @@ TEST(AdamW, DiscardedGradientsAreIgnored) {
 
 TEST(AdamWWith16BitWeights, GradientsOfMicroBatchesAddUpInFp32) {
   Parameters parameters(at::kBFloat16);
-  BucketedAdamW optimizer(parameters.store(), {});
+  BucketedOptimizer optimizer(parameters.store(), {});
   const auto& vector = parameters.tensor("language.vector");
   // bf16 has 8 significant bits: 256 + 1 remains 256.
   add_gradient(vector, at::ones({7}) * 256);
@@ -200,9 +199,9 @@ TEST(AdamWWith16BitWeights, GradientsOfMicroBatchesAddUpInFp32) {
 TEST(AdamWWith16BitWeights, MastersFollowTheFormulaAndWeightsAreThemRounded) {
   at::manual_seed(2);
   Parameters parameters(at::kBFloat16);
-  const AdamWSettings settings{.weight_decay = 0.1};
+  const OptimizerSettings settings{.weight_decay = 0.1};
   ReferenceAdamW reference(parameters, settings);
-  BucketedAdamW optimizer(parameters.store(), settings);
+  BucketedOptimizer optimizer(parameters.store(), settings);
   const LearningRates rates{1e-4, 1e-4, 1e-4};  // below the precision of bf16 weights, which alone would never change
   for (uint64_t step = 0; step < 8; ++step) {
     auto gradients = random_gradients(parameters, step, 1.0);
@@ -223,14 +222,14 @@ TEST(AdamWWith16BitWeights, MastersFollowTheFormulaAndWeightsAreThemRounded) {
 
 TEST(AdamWWith16BitWeights, WeightOutlivesItsOptimizer) {
   Parameters parameters(at::kBFloat16);
-  { const BucketedAdamW optimizer(parameters.store(), {}); }
+  { const BucketedOptimizer optimizer(parameters.store(), {}); }
   add_gradient(parameters.tensor("vision.vector"), at::ones({7}));
   EXPECT_TRUE(parameters.tensor("vision.vector").grad().defined()) << "the hook of the optimizer is still there";
 }
 
 class AdamWState : public testing::TestWithParam<at::ScalarType> {
  protected:
-  static std::map<std::string, at::Tensor> copy_state(const AdamW& optimizer) {
+  static std::map<std::string, at::Tensor> copy_state(const Optimizer& optimizer) {
     std::map<std::string, at::Tensor> copy;
     for (const auto& [name, tensor] : optimizer.state()) copy[name] = tensor.clone();
     return copy;
@@ -238,9 +237,9 @@ class AdamWState : public testing::TestWithParam<at::ScalarType> {
 };
 
 TEST_P(AdamWState, ResumedRunIsBitExact) {
-  const AdamWSettings settings{.weight_decay = 0.1};
+  const OptimizerSettings settings{.weight_decay = 0.1};
   const LearningRates rates{1e-3, 2e-3, 3e-3};
-  const auto run = [&](Parameters& parameters, AdamW& optimizer, uint64_t first, uint64_t last) {
+  const auto run = [&](Parameters& parameters, Optimizer& optimizer, uint64_t first, uint64_t last) {
     for (uint64_t step = first; step < last; ++step) {
       auto gradients = random_gradients(parameters, step, 1.0);
       if (step == 1) gradients.erase("vision.matrix");  // the step counters differ from now on
@@ -249,14 +248,14 @@ TEST_P(AdamWState, ResumedRunIsBitExact) {
     }
   };
   Parameters parameters(GetParam()), resumed(GetParam());
-  BucketedAdamW optimizer(parameters.store(), settings);
+  BucketedOptimizer optimizer(parameters.store(), settings);
   run(parameters, optimizer, 0, 3);
   // A checkpoint has the weights in the model's dtype, and this state.
   resumed.copy_from(parameters);
   const auto saved = copy_state(optimizer);
   run(parameters, optimizer, 3, 6);
 
-  BucketedAdamW second(resumed.store(), settings);
+  BucketedOptimizer second(resumed.store(), settings);
   second.load_state(saved, "a checkpoint");
   run(resumed, second, 3, 6);
   for (const auto& parameter : parameters.store().all())
@@ -267,7 +266,7 @@ TEST_P(AdamWState, ResumedRunIsBitExact) {
 
 TEST_P(AdamWState, InvalidStateIsRejectedByName) {
   Parameters parameters(GetParam());
-  BucketedAdamW optimizer(parameters.store(), {});
+  BucketedOptimizer optimizer(parameters.store(), {});
   const auto valid_state = copy_state(optimizer);
   const auto message = [&](const std::map<std::string, at::Tensor>& state) -> std::string {
     try {
@@ -303,7 +302,7 @@ TEST_P(AdamWState, MigratesWhereSettingsChanged) {
   };
   Parameters first(GetParam());
   freeze(first, "vision", true);
-  BucketedAdamW optimizer(first.store(), {});
+  BucketedOptimizer optimizer(first.store(), {});
   for (uint64_t step = 0; step < 3; ++step) {
     add(first, step);
     // The projector's matrix has no gradient in the last step, so step counters differ.
@@ -317,7 +316,7 @@ TEST_P(AdamWState, MigratesWhereSettingsChanged) {
   Parameters second(GetParam());
   second.copy_from(first);
   freeze(second, "projector", true);
-  BucketedAdamW changed(second.store(), {});
+  BucketedOptimizer changed(second.store(), {});
   const StateMigrationResult migrated = changed.migrate_state(second.store(), saved, "run/step-3");
   EXPECT_EQ(migrated.num_migrated_parameters, 2);
   EXPECT_EQ(migrated.num_reset_parameters, 2);
@@ -340,16 +339,16 @@ TEST_P(AdamWState, MigratesWhereSettingsChanged) {
 
 TEST_P(AdamWState, OtherTypesAreResetAndOtherCountsRejected) {
   Parameters parameters(GetParam(), /*large=*/true);
-  BucketedAdamW optimizer(parameters.store(), {});
+  BucketedOptimizer optimizer(parameters.store(), {});
   add_gradients(parameters, random_gradients(parameters, 0, 0.1));
   optimizer.step({1e-2, 1e-2, 1e-2});
   auto saved = copy_state(optimizer);
-  AdamW compressed(parameters.store(), optimizer.gradient_buckets, {.state_dtype = OptimizerStateDtype::k8Bit});
+  Optimizer compressed(parameters.store(), optimizer.gradient_buckets, {.state_dtype = OptimizerStateDtype::k8Bit});
   const StateMigrationResult migrated = compressed.migrate_state(parameters.store(), saved, "run/step-1");
-  EXPECT_EQ(migrated.num_migrated_parameters, 6) << "the small ones, which are in fp32 always";
+  EXPECT_EQ(migrated.num_migrated_parameters, 12) << "the small ones, which are in fp32 always";
   EXPECT_EQ(migrated.num_reset_parameters, 6);
   const auto state = copy_state(compressed);
-  EXPECT_EQ(state.at("steps").sum().item<double>(), 6);
+  EXPECT_EQ(state.at("steps").sum().item<double>(), 12);
   EXPECT_TRUE(at::equal(state.at("first_moment.vision.matrix"), saved.at("first_moment.vision.matrix")));
   saved["steps"] = at::ones({3});
   try {
@@ -357,7 +356,7 @@ TEST_P(AdamWState, OtherTypesAreResetAndOtherCountsRejected) {
     FAIL() << "steps of which tensors?";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kBadData);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("run/step-1"), HasSubstr("12 moments")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("run/step-1"), HasSubstr("18 moments")));
   }
 }
 
@@ -365,7 +364,7 @@ TEST_P(AdamWState, OtherTypesAreResetAndOtherCountsRejected) {
 TEST(AdamWMigration, MastersMigrateToAnotherPrecision) {
   Parameters wide(at::kFloat), narrow(at::kBFloat16);
   narrow.copy_from(wide);
-  BucketedAdamW wide_optimizer(wide.store(), {}), narrow_optimizer(narrow.store(), {});
+  BucketedOptimizer wide_optimizer(wide.store(), {}), narrow_optimizer(narrow.store(), {});
   std::map<std::string, at::Tensor> saved;
   for (const auto& [name, tensor] : wide_optimizer.state()) saved.emplace(name, tensor.clone());
   for (const auto& [name, master] : wide_optimizer.master_weights()) saved.emplace("master." + name, master.clone());
@@ -377,10 +376,10 @@ TEST(AdamWMigration, MastersMigrateToAnotherPrecision) {
 TEST(AdamWMigration, LossScaleMigratesUnlessStatic) {
   const auto migrate_loss_scale = [](const LossScaleSettings& settings) {
     Parameters parameters;
-    BucketedAdamW first_optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.init_scale = 128}});
+    BucketedOptimizer first_optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.init_scale = 128}});
     std::map<std::string, at::Tensor> saved;
     for (const auto& [name, tensor] : first_optimizer.state()) saved.emplace(name, tensor.clone());
-    AdamW second_optimizer(parameters.store(), first_optimizer.gradient_buckets, {.loss_scale = settings});
+    Optimizer second_optimizer(parameters.store(), first_optimizer.gradient_buckets, {.loss_scale = settings});
     second_optimizer.migrate_state(parameters.store(), saved, "run/step-0");
     return second_optimizer.loss_scale().item<double>();
   };

@@ -35,8 +35,8 @@ TEST(LossScale, StaysWhereItIsFixed) {
 TEST(LossScale, ChangesNeitherNormNorUpdate) {
   Parameters scaled, plain;
   plain.copy_from(scaled);
-  BucketedAdamW scaled_optimizer(scaled.store(), {.loss_scale = LossScaleSettings{.init_scale = 4096}});
-  BucketedAdamW plain_optimizer(plain.store(), {});
+  BucketedOptimizer scaled_optimizer(scaled.store(), {.loss_scale = LossScaleSettings{.init_scale = 4096}});
+  BucketedOptimizer plain_optimizer(plain.store(), {});
   for (uint64_t step = 0; step < 4; ++step) {
     const double magnitude = step % 2 == 0 ? 3.0 : 0.01;  // alternately clipped and not
     add_gradients(scaled, random_gradients(scaled, step, magnitude * 4096));
@@ -52,8 +52,8 @@ TEST(LossScale, ChangesNeitherNormNorUpdate) {
 
 TEST(LossScale, FollowsTheOptimizersOverflows) {
   Parameters parameters(at::kHalf);
-  BucketedAdamW optimizer(parameters.store(),
-                          {.loss_scale = LossScaleSettings{.init_scale = 65536, .growth_interval = 2}});
+  BucketedOptimizer optimizer(parameters.store(),
+                              {.loss_scale = LossScaleSettings{.init_scale = 65536, .growth_interval = 2}});
   const auto step = [&](double gradient) {
     add_gradient(parameters.tensor("language.vector"), at::full({7}, gradient));
     optimizer.step({});
@@ -67,7 +67,7 @@ TEST(LossScale, FollowsTheOptimizersOverflows) {
 
 TEST(LossScale, OfTheStepIsThatBeforeItsUpdate) {
   Parameters parameters(at::kHalf);
-  BucketedAdamW optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.init_scale = 16}});
+  BucketedOptimizer optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.init_scale = 16}});
   const auto update = optimizer.prepare(at::scalar_tensor(std::numeric_limits<double>::infinity()));
   optimizer.apply_update(update, {});
   EXPECT_EQ(update.loss_scale.item<double>(), 16);
@@ -76,8 +76,8 @@ TEST(LossScale, OfTheStepIsThatBeforeItsUpdate) {
 
 TEST(LossScale, IsPartOfTheOptimizersState) {
   Parameters parameters(at::kHalf), others(at::kHalf);
-  const AdamWSettings settings{.loss_scale = LossScaleSettings{.init_scale = 16, .growth_interval = 2}};
-  BucketedAdamW optimizer(parameters.store(), settings), resumed(others.store(), settings);
+  const OptimizerSettings settings{.loss_scale = LossScaleSettings{.init_scale = 16, .growth_interval = 2}};
+  BucketedOptimizer optimizer(parameters.store(), settings), resumed(others.store(), settings);
   optimizer.step({});
   std::map<std::string, at::Tensor> saved;
   for (const auto& [name, tensor] : optimizer.state()) saved[name] = tensor.clone();

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
-#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 
 namespace vlmtrain::engine {
 
@@ -13,10 +13,10 @@ struct OwnedBuckets {
 };
 
 /// An optimizer that owns its gradient buckets.
-class BucketedAdamW : public OwnedBuckets, public AdamW {
+class BucketedOptimizer : public OwnedBuckets, public Optimizer {
  public:
-  BucketedAdamW(const nn::ParameterStore& store, const AdamWSettings& settings, int64_t groups = 1)
-      : OwnedBuckets{GradientBuckets(store, groups)}, AdamW(store, OwnedBuckets::gradient_buckets, settings) {}
+  BucketedOptimizer(const nn::ParameterStore& store, const OptimizerSettings& settings, int64_t groups = 1)
+      : OwnedBuckets{GradientBuckets(store, groups)}, Optimizer(store, OwnedBuckets::gradient_buckets, settings) {}
 };
 
 }  // namespace vlmtrain::engine

@@ -71,8 +71,9 @@ TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
   const nn::ParameterScope scope(store, nn::Component::kProjector, "steps");
   const at::Tensor weight = scope.add_parameter("weight", {start.size(0) / 32, 32}, nn::InitialValues::zeros());
   weight.detach().view(-1).copy_(start);
-  BucketedAdamW optimizer(
-      store, {.beta2 = 0.99, .weight_decay = 0.1, .max_grad_norm = 0, .state_dtype = OptimizerStateDtype::k8Bit});
+  BucketedOptimizer optimizer(
+      store,
+      {.adamw = {.beta2 = 0.99}, .weight_decay = 0.1, .max_grad_norm = 0, .state_dtype = OptimizerStateDtype::k8Bit});
   for (int step = 0; step < 5; ++step) {
     add_gradient(weight, reference(fmt::format("steps.gradient.{}", step)).view(weight.sizes()));
     optimizer.step({.projector = 1e-2});
@@ -102,7 +103,7 @@ TEST(OptimizerStateDtype, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) 
   scope.add_embedding("embedding", {64, 64}, nn::InitialValues::ones());
   const auto dtypes = [&store](OptimizerStateDtype states) {
     std::map<std::string, at::ScalarType> actual;
-    for (const auto& [name, tensor] : BucketedAdamW(store, {.state_dtype = states}).state())
+    for (const auto& [name, tensor] : BucketedOptimizer(store, {.state_dtype = states}).state())
       actual[name] = tensor.scalar_type();
     return actual;
   };
@@ -124,10 +125,10 @@ TEST(OptimizerStateDtype, WithAnotherTypeAreRejected) {
   scope.add_parameter("weight", {16, 256}, nn::InitialValues::ones());  // moments have this shape in every format
   std::map<std::string, at::Tensor> saved;
   {
-    const BucketedAdamW fp32(store, {});
+    const BucketedOptimizer fp32(store, {});
     for (const auto& [name, tensor] : fp32.state()) saved[name] = tensor.clone();
   }
-  BucketedAdamW optimizer(store, {.state_dtype = OptimizerStateDtype::kBf16});
+  BucketedOptimizer optimizer(store, {.state_dtype = OptimizerStateDtype::kBf16});
   saved["updates"] = at::zeros({}, at::kLong);
   try {
     optimizer.load_state(saved, "run/step-3");
@@ -210,7 +211,7 @@ TEST(Bf16States, DecayWithUpdatesBelowTheirPrecision) {
   const nn::ParameterScope scope(store, nn::Component::kProjector, "model");
   const at::Tensor weight = scope.add_parameter("weight", {64, 64}, nn::InitialValues::ones());
   weight.detach().zero_();
-  BucketedAdamW optimizer(store, {.max_grad_norm = 0, .state_dtype = OptimizerStateDtype::kBf16});
+  BucketedOptimizer optimizer(store, {.max_grad_norm = 0, .state_dtype = OptimizerStateDtype::kBf16});
   add_gradient(weight, at::full({64, 64}, 1.0));
   optimizer.step({});
   constexpr int kSteps = 300;
@@ -228,7 +229,7 @@ TEST(Bf16States, AreRoundedByTheSeed) {
   const auto get_state_after_steps = [](uint64_t seed) {
     at::manual_seed(3);
     Parameters parameters(at::kFloat, /*large=*/true);
-    BucketedAdamW optimizer(parameters.store(), {.state_dtype = OptimizerStateDtype::kBf16, .seed = seed});
+    BucketedOptimizer optimizer(parameters.store(), {.state_dtype = OptimizerStateDtype::kBf16, .seed = seed});
     for (uint64_t step = 0; step < 2; ++step) {
       add_gradients(parameters, random_gradients(parameters, step, 1.0));
       optimizer.step({});

@@ -31,7 +31,9 @@ class AdamWBackends : public testing::TestWithParam<MomentCase> {
     kernels::open_kernels(at::kCPU, backend == AdamWBackend::kCustom ? kernels::KernelSet()
                                                                      : kernels::KernelSet{kernels::Kernel::kAdamW});
   }
-  static AdamWSettings settings() { return {.beta2 = 0.99, .weight_decay = 0.1, .state_dtype = GetParam().states}; }
+  static OptimizerSettings settings() {
+    return {.adamw = {.beta2 = 0.99}, .weight_decay = 0.1, .state_dtype = GetParam().states};
+  }
 
   static std::map<std::string, at::Tensor> copy_tensors(
       const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
@@ -40,7 +42,7 @@ class AdamWBackends : public testing::TestWithParam<MomentCase> {
     return result;
   }
 
-  static void take_steps(Parameters& parameters, AdamW& optimizer, uint64_t first) {
+  static void take_steps(Parameters& parameters, Optimizer& optimizer, uint64_t first) {
     for (uint64_t step = first; step < first + 3; ++step) {
       add_gradients(parameters, random_gradients(parameters, step, 1.0));
       optimizer.step({1e-2, 1e-2, 1e-2});
@@ -55,12 +57,12 @@ class AdamWBackends : public testing::TestWithParam<MomentCase> {
     std::map<std::string, at::Tensor> state;
     {
       select_backend(first);
-      BucketedAdamW optimizer(parameters.store(), settings());
+      BucketedOptimizer optimizer(parameters.store(), settings());
       take_steps(parameters, optimizer, 0);
       state = copy_tensors(optimizer.state());
     }
     select_backend(second);
-    BucketedAdamW optimizer(parameters.store(), settings());
+    BucketedOptimizer optimizer(parameters.store(), settings());
     optimizer.load_state(state, "a checkpoint of the other way");
     take_steps(parameters, optimizer, 3);
     return copy_tensors(optimizer.master_weights());

@@ -15,14 +15,14 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr LearningRates kRates{1e-2, 1e-2, 1e-2};
 
-std::map<std::string, at::Tensor> copy_state(const AdamW& optimizer) {
+std::map<std::string, at::Tensor> copy_state(const Optimizer& optimizer) {
   std::map<std::string, at::Tensor> copy;
   for (const auto& [name, tensor] : optimizer.state()) copy[name] = tensor.clone();
   return copy;
 }
 
 /// Copies everything that a step may change, by name.
-std::map<std::string, at::Tensor> copy_everything(Parameters& parameters, const AdamW& optimizer) {
+std::map<std::string, at::Tensor> copy_everything(Parameters& parameters, const Optimizer& optimizer) {
   auto copy = copy_state(optimizer);
   for (const auto& parameter : parameters.store().all()) copy[parameter.name] = parameter.tensor.detach().clone();
   return copy;
@@ -31,7 +31,7 @@ std::map<std::string, at::Tensor> copy_everything(Parameters& parameters, const 
 struct UpdateCase {
   const char* name;
   at::ScalarType dtype;
-  AdamWSettings settings;
+  OptimizerSettings settings;
 };
 
 class Update : public testing::TestWithParam<UpdateCase> {
@@ -45,13 +45,13 @@ class Update : public testing::TestWithParam<UpdateCase> {
 
   static constexpr bool kLarge = true;
   Parameters parameters_{GetParam().dtype, kLarge};
-  BucketedAdamW optimizer_{parameters_.store(), GetParam().settings};
+  BucketedOptimizer optimizer_{parameters_.store(), GetParam().settings};
 };
 
 TEST_P(Update, PrepareAndApplyEqualStep) {
   Parameters other_parameters(GetParam().dtype, kLarge);
   other_parameters.copy_from(parameters_);
-  BucketedAdamW other_optimizer(other_parameters.store(), GetParam().settings);
+  BucketedOptimizer other_optimizer(other_parameters.store(), GetParam().settings);
   for (uint64_t step = 0; step < 3; ++step) {
     add(step);
     add_gradients(other_parameters, random_gradients(other_parameters, step, scale()));
@@ -84,7 +84,7 @@ TEST_P(Update, PreparingChangesNothing) {
 
 TEST_P(Update, ResumesBitExactly) {
   Parameters other_parameters(GetParam().dtype, kLarge);
-  const auto step = [](Parameters& parameters, AdamW& optimizer, uint64_t number) {
+  const auto step = [](Parameters& parameters, Optimizer& optimizer, uint64_t number) {
     auto gradients = random_gradients(parameters, number, 1.0);
     if (number == 1) gradients.erase("vision.large");  // the step counters differ from now on
     add_gradients(parameters, gradients);
@@ -92,7 +92,7 @@ TEST_P(Update, ResumesBitExactly) {
   };
   for (uint64_t number = 0; number < 3; ++number) step(parameters_, optimizer_, number);
   other_parameters.copy_from(parameters_);
-  BucketedAdamW other_optimizer(other_parameters.store(), GetParam().settings);
+  BucketedOptimizer other_optimizer(other_parameters.store(), GetParam().settings);
   other_optimizer.load_state(copy_state(optimizer_), "a checkpoint");
   for (uint64_t number = 3; number < 6; ++number) {
     step(parameters_, optimizer_, number);
@@ -139,7 +139,7 @@ TEST_P(Update, IsSkippedWhereLossOrGradientIsNotFinite) {
   Parameters other_parameters(GetParam().dtype, kLarge);
   for (const auto& parameter : other_parameters.store().all())
     parameter.tensor.detach().copy_(state_before.at(parameter.name));
-  BucketedAdamW other_optimizer(other_parameters.store(), GetParam().settings);
+  BucketedOptimizer other_optimizer(other_parameters.store(), GetParam().settings);
   std::map<std::string, at::Tensor> state;
   for (const auto& [name, tensor] : optimizer_.state()) {
     state[name] = (name == "updates" ? tensor : state_before.at(name)).clone();
@@ -168,13 +168,17 @@ INSTANTIATE_TEST_SUITE_P(
         UpdateCase{"Fp16With8BitStates",
                    at::kHalf,
                    {.loss_scale = LossScaleSettings{.init_scale = 1024}, .state_dtype = OptimizerStateDtype::k8Bit}},
+        UpdateCase{"Muon", at::kFloat, {.kind = OptimizerKind::kMuon, .weight_decay = 0.1}},
+        UpdateCase{"MuonBf16", at::kBFloat16, {.kind = OptimizerKind::kMuon, .weight_decay = 0.1, .max_grad_norm = 0}},
+        UpdateCase{
+            "MuonFp16", at::kHalf, {.kind = OptimizerKind::kMuon, .loss_scale = LossScaleSettings{.init_scale = 1024}}},
         UpdateCase{
             "Fp16Unclipped", at::kHalf, {.max_grad_norm = 0, .loss_scale = LossScaleSettings{.init_scale = 1024}}}),
     [](const auto& instance) { return instance.param.name; });
 
 TEST(ResettingGradients, ClearsGradientsOfAFailedBackwardPass) {
   Parameters parameters;
-  BucketedAdamW optimizer(parameters.store(), {});
+  BucketedOptimizer optimizer(parameters.store(), {});
   const at::Tensor& vector = parameters.tensor("vision.vector");
   vector.mutable_grad() = at::full({7}, 1.0);
   optimizer.gradient_buckets.reset();

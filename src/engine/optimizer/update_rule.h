@@ -1,0 +1,112 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/optimizer/compressed_states.h"
+#include "engine/optimizer/parameter_groups.h"
+#include "vlmtrain/engine/settings/optimizer_settings.h"
+
+namespace vlmtrain::engine {
+
+/// A parameter, or a slice of it, and its state in an update. All tensors have the same number of
+/// elements, except for `steps` and the compressed moments of a fused rule.
+struct UpdateTensor {
+  at::Tensor master;                  ///< fp32
+  at::Tensor gradient;                ///< fp32; a rule may overwrite it
+  at::Tensor weight{};                ///< 16-bit copy of the master, which a fused rule writes; undefined without one
+  at::Tensor steps;                   ///< fp32 scalar: number of updates, this one included
+  std::vector<at::Tensor> moments{};  ///< fp32, in the order of UpdateRule::moment_names()
+  std::vector<at::Tensor> absmax{};   ///< of compressed 8-bit moments; empty otherwise
+  uint32_t parameter_index = 0;       ///< index among the trained parameters
+};
+
+/// Tensors with the same rule and hyperparameters that are updated together.
+struct UpdateGroup {
+  ParameterGroup hyperparameters;
+  bool is_fused = false;  ///< UpdateRule::is_fused() of its tensors
+  std::vector<UpdateTensor> tensors{};
+  /// The moments, if they are compressed and the rule does not read compressed moments. They are
+  /// decompressed before the update and compressed after it.
+  CompressedStates* compressed_states = nullptr;
+  std::shared_ptr<const Chunk> chunk{};  ///< the part of compressed_states; null without it
+};
+
+/// Memory that a rule allocates for an update.
+struct UpdateScratch {
+  virtual ~UpdateScratch() = default;
+};
+
+/// The inputs that all groups of an update share.
+struct UpdateInputs {
+  double learning_rate = 0;     ///< of the group
+  at::Tensor gradient_divisor;  ///< fp32 scalar that divides the gradients; undefined: 1
+  at::Tensor skipped;           ///< fp32 scalar: 1 if the update must change nothing, else 0
+  at::Tensor skipped_bool;      ///< the same as bool; defined if needs_bool_skip_flag() or moments are compressed
+  uint64_t rounding_seed = 0;   ///< seed of the stochastic rounding of bf16 moments in this update
+  const MomentTables* tables = nullptr;    ///< tables of compressed moments; null without them
+  const UpdateScratch* scratch = nullptr;  ///< UpdateRule::allocate_scratch()
+};
+
+/// The arithmetic of an optimizer. Stateless: all state is in the tensors of the groups.
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+
+  /// Returns the names of the moments in a checkpoint. At least one; the first one belongs to no
+  /// other rule.
+  virtual std::vector<std::string> moment_names() const = 0;
+
+  /// Returns whether apply() reads compressed moments and writes 16-bit weights itself, for
+  /// parameters on the device and of the dtype of `weight`.
+  virtual bool is_fused(const at::Tensor& /*weight*/) const { return false; }
+
+  /// Returns whether apply() reads UpdateInputs::skipped_bool.
+  virtual bool needs_bool_skip_flag() const { return false; }
+
+  /// Allocates the memory that apply() needs for any of these groups of the rule; null if it needs
+  /// none.
+  virtual std::unique_ptr<UpdateScratch> allocate_scratch(const std::vector<const UpdateGroup*>& /*groups*/) const {
+    return nullptr;
+  }
+
+  /// Updates masters and moments of the group. Changes nothing if the step is skipped. Allocates no
+  /// tensor memory.
+  virtual void apply(const UpdateGroup& group, const UpdateInputs& inputs) const = 0;
+};
+
+/// An entry of the table of rules.
+struct UpdateRuleEntry {
+  OptimizerKind kind;
+  /// The first of UpdateRule::moment_names(), by which a saved state shows that it has moments of a
+  /// parameter.
+  const char* first_moment_name;
+  /// Returns whether the rule can update the parameter. AdamW updates the others.
+  bool (*can_update)(const nn::Parameter& parameter);
+  std::unique_ptr<UpdateRule> (*make)(const OptimizerSettings& settings);
+};
+
+/// Returns the entry of a rule.
+const UpdateRuleEntry& get_update_rule(OptimizerKind kind);
+
+/// The rules of an optimizer.
+class UpdateRules {
+ public:
+  /// Creates all rules.
+  explicit UpdateRules(const OptimizerSettings& settings);
+
+  const UpdateRule& get(OptimizerKind kind) const { return *rules_.at(kind); }
+  /// Returns UpdateRule::allocate_scratch() of each rule for its groups.
+  std::map<OptimizerKind, std::unique_ptr<UpdateScratch>> allocate_scratch(
+      const std::vector<UpdateGroup>& groups) const;
+
+ private:
+  std::map<OptimizerKind, std::unique_ptr<UpdateRule>> rules_;
+};
+
+}  // namespace vlmtrain::engine
