@@ -75,6 +75,13 @@ if [[ ! -f $libtorch/.complete ]]; then
   trap - EXIT
 fi
 
+# torch/ imports in Python with this package alone; tests compare Muon with torch.optim.Muon.
+if [[ ! -f $libtorch/typing_extensions.py ]]; then
+  /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --root-user-action=ignore --no-compile --no-deps \
+    --target "$libtorch" "typing_extensions>=4.10" ||
+    echo "setup: typing_extensions was not installed; the test that needs it will be skipped" >&2
+fi
+
 # Only the wheel's libraries and headers are used. Without it, everything except Parquet works.
 if [[ ! -f $arrow/.complete ]]; then
   echo "setup: fetching Arrow $arrow_version into $arrow"

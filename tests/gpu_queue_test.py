@@ -261,8 +261,8 @@ class Collecting(unittest.TestCase):
         late = {**check, "state": results.CUT}
         whole, most, few = ({"complete": complete, "checks": checks}
                             for complete, checks in ((True, [check]), (False, [check, check, late]), (False, [check, late, late])))
-        for present, result, kept in ((whole, most, True), (most, few, True), (few, most, False), (most, whole, False), (few, few, False)):
-            self.assertEqual(command.has_more(present, result), kept)
+        for present, result, expected in ((whole, most, True), (most, few, True), (few, most, False), (most, whole, False), (few, few, False)):
+            self.assertEqual(command.has_more(present, result), expected)
 
     def test_broken_results_are_refused(self):
         for content in (b"", b"[]", self.result()[:50], self.result(entry="ranks"), self.result(commit=""), self.result(checks=[{}]),

@@ -15,7 +15,7 @@ MARGIN_BYTES = 2 ** 20  # names, folders and queue.json
 CHECKOUT = ["/*", "!/src/", "!/include/", "!/docs/", "!/packaging/", "!/tests/", "/tests/parity/reference/", "/tests/real_weights/"]
 # Paths that gpu_tests read: cases of models, without the tensors that only parity tests compare.
 GPU_TESTS = ["/tests/gpu/", "/tests/parity/data/*/", "!/tests/parity/data/*/expected.safetensors", "!/tests/parity/data/lora/",
-             "!/tests/parity/data/sam/", "!/tests/parity/data/tiny_vit/", "!/tests/parity/data/volume_tower/"]
+             "!/tests/parity/data/muon/", "!/tests/parity/data/sam/", "!/tests/parity/data/tiny_vit/", "!/tests/parity/data/volume_tower/"]
 
 
 class PackFailed(Exception):

@@ -6,7 +6,7 @@
 namespace vlmtrain::distributed {
 namespace {
 
-using engine::AdamWSettings;
+using engine::OptimizerSettings;
 
 class ShardedOptimizer : public testing::TestWithParam<TrainConfig> {};
 
@@ -36,14 +36,21 @@ TEST_P(ShardedOptimizer, ResumeWithDifferentWorldSize) {
   for (const auto& [name, tensor] : interrupted.state) EXPECT_TRUE(at::equal(tensor, repeated.state.at(name))) << name;
 }
 
-AdamWSettings make_settings(engine::OptimizerStateDtype states) {
-  AdamWSettings settings = kTestSettings;
+OptimizerSettings make_settings(engine::OptimizerStateDtype states) {
+  OptimizerSettings settings = kTestSettings;
   settings.state_dtype = states;
   return settings;
 }
 
+/// Newton-Schulz is in bf16, where a rounding error of a gradient may change a bit.
+TrainConfig make_muon_config() {
+  TrainConfig config{.name = "Muon", .tolerance = 1e-3};
+  config.settings.kind = engine::OptimizerKind::kMuon;
+  return config;
+}
+
 INSTANTIATE_TEST_SUITE_P(Of, ShardedOptimizer,
-                         testing::Values(TrainConfig{.name = "Fp32"},
+                         testing::Values(TrainConfig{.name = "Fp32"}, make_muon_config(),
                                          // Products of 16 bits differ by the shapes in which they
                                          // are made.
                                          TrainConfig{.name = "Bf16", .dtype = at::kBFloat16, .tolerance = 3e-2},
@@ -54,8 +61,11 @@ INSTANTIATE_TEST_SUITE_P(Of, ShardedOptimizer,
 
 /// Two ranks sum in one order only, and without clipping nothing else depends on the layout of the
 /// sums.
-TEST(ShardedOptimizerTest, TwoRanksMatchUnshardedBitExactly) {
+class ShardedOptimizerBits : public testing::TestWithParam<engine::OptimizerKind> {};
+
+TEST_P(ShardedOptimizerBits, TwoRanksMatchUnshardedBitExactly) {
   TrainConfig config{.name = "unclipped"};
+  config.settings.kind = GetParam();
   config.settings.max_grad_norm = 0;
   const TrainResult unsharded = train(2, kUnsharded, config, 3), sharded = train(2, kShardedOptimizer, config, 3);
   EXPECT_EQ(sharded.losses, unsharded.losses);
@@ -67,6 +77,10 @@ TEST(ShardedOptimizerTest, TwoRanksMatchUnshardedBitExactly) {
     EXPECT_TRUE(at::equal(*merged, tensor.view(-1))) << name;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Of, ShardedOptimizerBits,
+                         testing::Values(engine::OptimizerKind::kAdamW, engine::OptimizerKind::kMuon),
+                         [](const auto& instance) { return engine::get_optimizer_info(instance.param).name; });
 
 TEST(ShardedOptimizerTest, TrafficMatchesWeightSize) {
   run_ranks(2, [](const LaunchInfo& launch) {

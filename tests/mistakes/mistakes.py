@@ -130,7 +130,7 @@ PEERS = {
                       "preprocessing_num_workers": "data.num_workers", "overwrite_output_dir": "training.resume", "plot_loss": "output.tensorboard",
                       "ddp_timeout": "distributed.rendezvous_seconds", "val_size": "data.eval", "per_device_eval_batch_size": "training.eval_batch_size"},
     "axolotl": {"base_model": "model.path", "sequence_len": "data.max_length", "datasets": "data.train", "val_set_size": "data.eval", "lora_r": "lora.rank",
-                "lora_target_modules": "lora.target_modules", "num_epochs": "training.epochs", "optimizer": "training.optimizer_states", "wandb_project": "output.tensorboard",
+                "lora_target_modules": "lora.target_modules", "num_epochs": "training.epochs", "optimizer": "training.optimizer", "wandb_project": "output.tensorboard",
                 "evals_per_epoch": "training.eval_steps", "saves_per_epoch": "output.save_steps", "pad_to_sequence_len": "nothing to set", "processor_type": "no equivalent"},
     "ms-swift": {"train_type": "lora.rank", "split_dataset_ratio": "data.eval", "torch_dtype": "training.precision", "freeze_vit": "model.freeze_vision_tower",
                  "freeze_aligner": "model.freeze_projector", "freeze_llm": "model.freeze_language_model", "vit_lr": "training.vision_learning_rate", "attn_impl": "nothing to set"},
@@ -158,6 +158,16 @@ add("a section twice", TRAIN, 2, "training occurs twice", prepare=top_level("tra
 add("a key in the wrong section", TRAIN, 2, "did you mean training.epochs?", prepare=setting("epochs: 3", "data"))
 add("a word where a number belongs", TRAIN + " training.learning_rate=small", 2, "must be a float, not small")
 add("`training.precision: float16`", TRAIN + " training.precision=float16", 2, "must be one of bf16, fp16, fp32, not float16")
+add("an unknown optimizer", TRAIN + " training.optimizer=adamw_8bit", 2, "training.optimizer: must be one of adamw, muon, not adamw_8bit")
+add("Muon with 8-bit states", TRAIN + " training.optimizer=muon training.optimizer_states=8bit", 2,
+    "training.optimizer_states: 8bit is not supported with the optimizer muon")
+add("a pattern that matches nothing", [*TRAIN.split(), "training.no_weight_decay=[nrom]"], 2,
+    "training.no_weight_decay: nrom matches no trained parameter")
+add("two groups that claim one parameter",
+    [*TRAIN.split(), "training.parameter_groups=[{parameters: q_proj, learning_rate: 1e-4}, {parameters: self_attn, weight_decay: 0}]"], 2,
+    "matches entries 1 and 2")
+add("a parameter group without settings", [*TRAIN.split(), "training.parameter_groups=[{parameters: q_proj}]"], 2, "entry 1: sets nothing")
+add("LoRA+ without LoRA", TRAIN + " lora.loraplus_lr_ratio=16", 2, "lora.rank is 0, which disables LoRA")
 add("a micro-batch that does not divide the batch", TRAIN + " training.global_batch_size=16 training.micro_batch_size=3", 2, "choose a divisor, or auto")
 add("no `output.dir`", TRAIN, 2, "output.dir: the folder for the run", prepare=config("model:\n  path: model\ndata:\n  train: data.json\n"))
 add("`output.dir` that is a file", TRAIN + " output.dir=data.json", 2, "it or one of its parents is a file")

@@ -10,7 +10,7 @@
 #include "models/network/patch_embedding.h"
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
-#include "vlmtrain/engine/optimizer/adamw.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 #include "vlmtrain/kernels/cross_entropy.h"
 #include "vlmtrain/kernels/elementwise.h"
 #include "vlmtrain/kernels/kernels.h"
@@ -133,7 +133,7 @@ TEST(CustomKernelsOnGpu, UpdateHundredsOfTensorsInFewLaunches) {
       scope.add_parameter("vector" + std::to_string(i), {512}, nn::InitialValues::zeros());
     }
     engine::GradientBuckets sums(store);
-    engine::AdamW optimizer(store, sums, {.state_dtype = states});
+    engine::Optimizer optimizer(store, sums, {.state_dtype = states});
     for (const auto& parameter : store.all()) parameter.tensor.sum().backward();
 
     const memory::AllocationTrace trace(options.device());

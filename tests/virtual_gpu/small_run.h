@@ -27,6 +27,7 @@ struct SmallRunSettings {
   bool frozen_tower = false;
   engine::OptimizerStateDtype states = engine::OptimizerStateDtype::kFp32;
   engine::TaskSettings tasks = {};  ///< the samples belong to the tasks in turn
+  engine::OptimizerKind optimizer = engine::OptimizerKind::kAdamW;
 };
 
 /// A model on the virtual GPU and the global batch that each step trains on.
@@ -55,7 +56,9 @@ class SmallRun {
     std::optional<engine::LossScaleSettings> loss_scale;
     if (settings.dtype == at::kHalf) loss_scale.emplace();
     training_ = std::make_unique<engine::TrainingState>(
-        *model_, engine::AdamWSettings{.weight_decay = 0.1, .loss_scale = loss_scale, .state_dtype = settings.states},
+        *model_,
+        engine::OptimizerSettings{
+            .kind = settings.optimizer, .weight_decay = 0.1, .loss_scale = loss_scale, .state_dtype = settings.states},
         engine::CrossEntropyObjective(settings.tasks).num_gradient_groups());
   }
 

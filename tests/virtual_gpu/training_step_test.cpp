@@ -163,6 +163,8 @@ INSTANTIATE_TEST_SUITE_P(
         StepCase{"fp32_lora_int8",
                  {.dtype = at::kFloat, .lora = nn::LoraSettings{.rank = 4}, .quantization = nn::Quantization::kInt8},
                  765},
+        StepCase{"bf16_muon", {.optimizer = engine::OptimizerKind::kMuon}, 770},
+        StepCase{"fp32_muon", {.dtype = at::kFloat, .optimizer = engine::OptimizerKind::kMuon}, 752},
         StepCase{"fp16", {.dtype = at::kHalf}, 540},
         StepCase{"fp16_recomputed", {.dtype = at::kHalf, .recompute = true}, 628},
         StepCase{"fp16_lora", {.dtype = at::kHalf, .lora = nn::LoraSettings{.rank = 4}}, 608},

@@ -14,6 +14,8 @@ PRESETS = ["smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny", "qwe
 FASTER = {"training.learning_rate": "1.01e-3"}
 OTHER_ORDER = {"training.seed": 1}
 LORA = {"lora.rank": 4}
+# One unit in the last place of bf16 for each of five Newton-Schulz iterations, as in tests/parity/muon_parity_test.cpp.
+MUON_UPDATES = 5 * 2 ** -8
 
 
 def describe_outcome(verdict, fix=KERNELS):
@@ -109,6 +111,20 @@ def compressed_states(states, factor):
         return describe_outcome(verdict, fix)
 
     return do
+
+
+def muon(bench):
+    """Compares Muon on the GPU with the CPU. Both round Newton-Schulz iterations to bf16."""
+    overrides = {"training.optimizer": "muon"}
+    gpu = bench.on_gpu("smolvlm-tiny", overrides)
+    if bench.is_virtual:
+        return dry_outcome(gpu)
+    reference = bench.reference("smolvlm-tiny", overrides)
+    verdict = Verdict()
+    losses = comparison.losses_apart(gpu, reference)
+    verdict.at_most(comparison.FP32_LOSS, losses[0], "first loss")
+    verdict.at_most(MUON_UPDATES, comparison.weights_apart(gpu, reference, STEPS), f"weights after {STEPS} steps")
+    return describe_outcome(verdict, "src/engine/optimizer/newton_schulz.cpp")
 
 
 def dropout(bench):
@@ -218,6 +234,7 @@ def variant_checks(_):
     # Codes at a rounding boundary may differ; bf16 states round stochastically, and the GPU draws other numbers.
     add("smolvlm-tiny: 8-bit optimizer states", compressed_states("8bit", 0.5), fp32_states={"training.optimizer_states": "fp32"})
     add("smolvlm-tiny: bf16 optimizer states", compressed_states("bf16", 2), a_learning_rate_1_percent_higher=FASTER)
+    add("smolvlm-tiny: Muon", muon, AdamW_in_its_place={"training.optimizer": "adamw"}, four_iterations={"training.muon_ns_steps": 4})
     layouts = "src/nn/layers/recompute.cpp, src/engine/step/step.cpp: no layout of a step changes its result"
     add("smolvlm-tiny: everything recomputed", same_in_fp32("smolvlm-tiny", gpu_overrides={"memory.recompute": "all"}, fix=layouts),
         a_learning_rate_1_percent_higher=FASTER)

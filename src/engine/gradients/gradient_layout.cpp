@@ -19,6 +19,11 @@ constexpr int64_t kBucketAlignment = 128;
 /// buckets use the network less efficiently. The reduction of a larger bucket starts later and
 /// overlaps less with the backward pass.
 constexpr int64_t kMaxBucketElements = int64_t{25} * 1024 * 1024 / 4;
+/// A bucket of undivided parameters may exceed its maximum size until its padding is at most this
+/// part of its elements. Closed at the maximum size, buckets of a 7B model would have as much padding
+/// as elements, because its largest matrices are larger than a bucket. 10 % was chosen without
+/// measurement.
+constexpr double kMaxPaddingRatio = 0.1;
 /// Maximum distance in the store between parameters of one nn::MergedLinear: up to weights, biases
 /// and adapter tensors of three Linears.
 constexpr size_t kMaxMergedLinearSpan = 16;
@@ -44,13 +49,24 @@ struct ParameterUnit {
 /// are in one section per rank; other parameters are in one section, which all ranks share.
 class PartialBucket {
  public:
-  explicit PartialBucket(size_t num_sections) : section_fills_(num_sections, 0) {}
+  explicit PartialBucket(size_t num_sections) : section_fills_(num_sections, 0), section_positions_(num_sections) {
+    std::iota(section_positions_.begin(), section_positions_.end(), int64_t{0});
+  }
 
-  /// Returns whether the bucket remains within its maximum size, or has less than one unit per
-  /// section.
+  /// Returns the number of elements of each section, padding of the last tensor included.
+  const std::vector<int64_t>& section_fills() const { return section_fills_; }
+  /// Returns whether each section is the part of one rank.
+  bool has_section_per_rank() const { return section_fills_.size() > 1; }
+  /// Sets the position of each section in the bucket, a permutation.
+  void set_section_positions(std::vector<int64_t> positions) { section_positions_ = std::move(positions); }
+
+  /// Returns whether the bucket takes another unit: it remains within its maximum size, has less
+  /// than one unit per section, or its sections are filled too unevenly.
   bool has_space(const ParameterUnit& unit) const {
     const int64_t filled = std::accumulate(section_fills_.begin(), section_fills_.end(), int64_t{0});
-    return num_units_ < section_fills_.size() || filled + unit.elements <= kMaxBucketElements;
+    if (num_units_ < section_fills_.size() || filled + unit.elements <= kMaxBucketElements) return true;
+    const int64_t padding = *std::ranges::max_element(section_fills_) * std::ssize(section_fills_) - filled;
+    return static_cast<double>(padding) > kMaxPaddingRatio * static_cast<double>(filled);
   }
 
   /// Appends to the section with the fewest elements, the first one of several.
@@ -79,7 +95,8 @@ class PartialBucket {
     GradientLayout::Bucket bucket{.elements = section_elements * std::ssize(section_fills_)};
     for (const auto& placement : placements_) {
       bucket.parameter_indices.push_back(placement.parameter_index);
-      set_offset(placement.parameter_index, placement.section * section_elements + placement.offset);
+      const int64_t position = section_positions_[static_cast<size_t>(placement.section)];
+      set_offset(placement.parameter_index, position * section_elements + placement.offset);
     }
     return bucket;
   }
@@ -94,7 +111,8 @@ class PartialBucket {
     int64_t offset;  // in the section
   };
 
-  std::vector<int64_t> section_fills_;  // in elements
+  std::vector<int64_t> section_fills_;      // in elements
+  std::vector<int64_t> section_positions_;  // in the bucket
   std::vector<Placement> placements_;
   size_t num_units_ = 0;
   size_t last_parameter_index_ = 0;
@@ -122,6 +140,42 @@ std::vector<ParameterUnit> find_units(const TrainedParameters& trained_parameter
   return units;
 }
 
+/// Returns 0, 1, … in the order of descending values; equal values remain in order.
+std::vector<size_t> sort_indices_descending(const std::vector<int64_t>& values) {
+  std::vector<size_t> indices(values.size());
+  std::iota(indices.begin(), indices.end(), size_t{0});
+  std::ranges::stable_sort(indices, std::ranges::greater{}, [&](size_t i) { return values[i]; });
+  return indices;
+}
+
+/// Assigns the sections of undivided parameters to ranks, so that ranks have nearly equal numbers of
+/// elements: the largest section of each bucket goes to the rank that has the fewest so far. Rank 0
+/// gets the most in the end, because plans simulate rank 0.
+void balance_ranks(std::vector<PartialBucket>& buckets, int64_t num_ranks) {
+  std::vector<int64_t> rank_elements(static_cast<size_t>(num_ranks), 0);
+  std::vector<std::vector<size_t>> section_ranks(buckets.size());
+  for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+    if (!buckets[bucket].has_section_per_rank()) continue;
+    const auto& fills = buckets[bucket].section_fills();
+    const auto sections = sort_indices_descending(fills), ranks = sort_indices_descending(rank_elements);
+    section_ranks[bucket].resize(fills.size());
+    for (size_t i = 0; i < fills.size(); ++i) {
+      const size_t rank = ranks[ranks.size() - 1 - i];
+      section_ranks[bucket][sections[i]] = rank;
+      rank_elements[rank] += fills[sections[i]];
+    }
+  }
+  const auto order = sort_indices_descending(rank_elements);
+  std::vector<int64_t> positions(order.size());
+  for (size_t i = 0; i < order.size(); ++i) positions[order[i]] = static_cast<int64_t>(i);
+  for (size_t bucket = 0; bucket < buckets.size(); ++bucket) {
+    if (section_ranks[bucket].empty()) continue;
+    std::vector<int64_t> section_positions;
+    for (const size_t rank : section_ranks[bucket]) section_positions.push_back(positions[rank]);
+    buckets[bucket].set_section_positions(std::move(section_positions));
+  }
+}
+
 /// Returns the buckets of all parameters outside of sharded blocks. They are ordered by the last
 /// unit that they take, so that a bucket does not wait for another one that remains open longer.
 std::vector<PartialBucket> fill_buckets(const TrainedParameters& trained_parameters, int64_t ranks,
@@ -137,6 +191,7 @@ std::vector<PartialBucket> fill_buckets(const TrainedParameters& trained_paramet
     buckets[*current].add(unit, trained_parameters, rules.alignment);
   }
   std::ranges::sort(buckets, std::ranges::greater{}, &PartialBucket::last_parameter_index);
+  balance_ranks(buckets, ranks);
   return buckets;
 }
 

@@ -49,6 +49,7 @@ class CountedPattern {
 
 std::vector<CountedPattern> make_patterns(std::string_view key, const std::vector<std::string>& texts) {
   std::vector<CountedPattern> patterns;
+  patterns.reserve(texts.size());
   for (const auto& text : texts) patterns.emplace_back(key, text);
   return patterns;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "vlmtrain/engine/optimizer/learning_rates.h"
@@ -19,7 +20,11 @@ struct ParameterGroup {
   std::optional<double> learning_rate = std::nullopt;  ///< peak
   double learning_rate_factor = 1;
 
-  auto operator<=>(const ParameterGroup&) const = default;
+  bool operator<(const ParameterGroup& other) const {
+    return std::tie(rule, component, has_weight_decay, weight_decay, learning_rate, learning_rate_factor) <
+           std::tie(other.rule, other.component, other.has_weight_decay, other.weight_decay, other.learning_rate,
+                    other.learning_rate_factor);
+  }
 
   /// Returns the learning rate of a step.
   double get_learning_rate(const LearningRates& rates) const {

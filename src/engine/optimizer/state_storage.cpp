@@ -145,6 +145,7 @@ std::vector<UpdateGroup> OptimizerStateStorage::make_update_groups(const Gradien
     }
   }
   std::vector<UpdateGroup> groups;
+  groups.reserve(groups_by_key.size());
   for (auto& [key, group] : groups_by_key) groups.push_back(std::move(group));
   if (compresses_in_chunks()) add_chunks(groups, buckets, step_counters);
   return groups;

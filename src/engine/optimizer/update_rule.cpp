@@ -6,6 +6,7 @@
 #include <array>
 
 #include "engine/optimizer/adamw.h"
+#include "engine/optimizer/muon.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/engine/optimizer/optimizer.h"
 
@@ -14,7 +15,7 @@ namespace vlmtrain::engine {
 namespace {
 
 /// All rules. A new optimizer is an entry here.
-constexpr std::array kUpdateRules{&kAdamWRule};
+constexpr std::array kUpdateRules{&kAdamWRule, &kMuonRule};
 
 }  // namespace
 

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <random>
 #include <set>
 
@@ -66,13 +68,19 @@ class ResumeTest : public CommandTest {
   }
 };
 
-/// Parameters: the precision and the type of the optimizer's moments.
-class InterruptedRun : public ResumeTest, public testing::WithParamInterface<std::pair<const char*, const char*>> {
+struct OptimizerCase {
+  const char* precision;
+  const char* states;
+  const char* optimizer = "adamw";
+};
+
+class InterruptedRun : public ResumeTest, public testing::WithParamInterface<OptimizerCase> {
  protected:
   static std::vector<std::string> settings_of_case(const std::string& dir) {
     auto all = settings(dir, 0);
-    all.push_back(std::string("training.precision=") + GetParam().first);
-    all.push_back(std::string("training.optimizer_states=") + GetParam().second);
+    all.push_back(std::string("training.precision=") + GetParam().precision);
+    all.push_back(std::string("training.optimizer_states=") + GetParam().states);
+    all.push_back(std::string("training.optimizer=") + GetParam().optimizer);
     all.push_back("training.loss_scale_growth_steps=7");
     return all;
   }
@@ -100,10 +108,11 @@ TEST_P(InterruptedRun, ResumesExactlyAfterSigterm) {
 }
 
 INSTANTIATE_TEST_SUITE_P(With, InterruptedRun,
-                         testing::Values(std::pair{"fp32", "fp32"}, std::pair{"bf16", "bf16"},
-                                         std::pair{"fp16", "8bit"}),
+                         testing::Values(OptimizerCase{"fp32", "fp32"}, OptimizerCase{"bf16", "bf16"},
+                                         OptimizerCase{"fp16", "8bit"}, OptimizerCase{"bf16", "fp32", "muon"}),
                          [](const auto& instance) {
-                           return std::string(instance.param.first) + "_" + instance.param.second + "_states";
+                           const OptimizerCase& tested = instance.param;
+                           return fmt::format("{}_{}_states_{}", tested.precision, tested.states, tested.optimizer);
                          });
 
 TEST_F(ResumeTest, StopPrintsOneJsonObject) {

@@ -32,10 +32,10 @@ int64_t round_up_to_multiple(int64_t elements, int64_t multiple) {
 /// The parameters of a small transformer without values.
 class LayoutStore {
  public:
-  explicit LayoutStore(int64_t features) {
+  explicit LayoutStore(int64_t features, int num_blocks = 5) {
     const nn::ParameterScope scope(store_, nn::Component::kLanguageModel, "model");
     store_.add_embedding("embedding", nn::Component::kLanguageModel, {1000, features}, nn::InitialValues::zeros());
-    for (int block = 0; block < 5; ++block) {
+    for (int block = 0; block < num_blocks; ++block) {
       const auto block_scope = scope / fmt::format("{}", block);
       block_scope.add_parameter("norm", {features}, nn::InitialValues::ones());
       nn::MergedLinear(block_scope, {"q", "k", "v"}, features, {features, features / 2, features / 2}, /*bias=*/true);
@@ -143,13 +143,12 @@ TEST_P(GradientLayoutTest, PartsOfUndividedParametersAreBalanced) {
   for (const int64_t features : {160, 1024}) {
     const LayoutStore parameters(features);
     const GradientLayout layout = make_layout(parameters);
-    std::vector<int64_t> num_units(layout.buckets().size(), 0), largest_unit(layout.buckets().size(), 0);
+    std::vector<int64_t> largest_unit(layout.buckets().size(), 0);
     for (const auto& group : parameters.find_matrix_groups()) {
       const size_t bucket = layout.bucket_index(group.front());
       int64_t elements = 0;
       for (const size_t i : group) elements += round_up_to_multiple(layout.elements(i), kShardAlignment);
       largest_unit[bucket] = std::max(largest_unit[bucket], elements);
-      ++num_units[bucket];
     }
     for (size_t bucket = 0; bucket < layout.buckets().size(); ++bucket) {
       if (!is_matrix(parameters.parameter(layout.buckets()[bucket].parameter_indices.front()))) continue;
@@ -157,13 +156,47 @@ TEST_P(GradientLayoutTest, PartsOfUndividedParametersAreBalanced) {
       const int64_t total = std::accumulate(elements.begin(), elements.end(), int64_t{0});
       EXPECT_EQ(std::ranges::max(elements), layout.get_part_elements(bucket)) << "padding of the largest part";
       EXPECT_LE(std::ranges::max(elements), total / ranks() + largest_unit[bucket]);
-      EXPECT_TRUE(total <= kBucketLimit || num_units[bucket] <= ranks()) << total;
     }
   }
 }
 
+/// A layer has one matrix pair that is half of all its elements, so that buckets of one layer would
+/// be nearly half empty.
+TEST_P(GradientLayoutTest, BucketsOfLargeMatricesHaveLittlePadding) {
+  const LayoutStore parameters(2048, /*num_blocks=*/32);
+  const GradientLayout layout = make_layout(parameters);
+  int64_t elements = 0, used_elements = 0;
+  for (const auto& bucket : layout.buckets()) elements += bucket.elements;
+  for (size_t i = 0; i < layout.size(); ++i) used_elements += layout.elements(i);
+  // 10 % in each bucket but the last one, which takes what remains.
+  EXPECT_LE(static_cast<double>(elements), 1.25 * static_cast<double>(used_elements));
+}
+
+TEST_P(GradientLayoutTest, RanksHaveNearlyEqualSharesAndTheFirstTheLargest) {
+  for (const int64_t features : {160, 1024}) {
+    const LayoutStore parameters(features);
+    std::vector<int64_t> shares;
+    int64_t largest_unit = 0;
+    for (int64_t rank = 0; rank < ranks(); ++rank) {
+      const GradientLayout layout = make_layout(parameters, rank);
+      int64_t share = 0;
+      for (const auto& group : parameters.find_matrix_groups()) {
+        int64_t elements = 0;
+        for (const size_t i : group) {
+          elements += layout.elements(i);
+          share += layout.get_local_range(i).count;
+        }
+        largest_unit = std::max(largest_unit, elements);
+      }
+      shares.push_back(share);
+    }
+    EXPECT_EQ(shares.front(), std::ranges::max(shares));
+    EXPECT_LE(shares.front() - std::ranges::min(shares), largest_unit);
+  }
+}
+
 TEST_P(GradientLayoutTest, BucketsAreInOrderOfCompletion) {
-  const LayoutStore parameters(1024);
+  const LayoutStore parameters(1024, /*num_blocks=*/64);
   const GradientLayout layout = make_layout(parameters);
   ASSERT_GT(layout.buckets().size(), 2U);
   for (size_t bucket = 1; bucket < layout.buckets().size(); ++bucket) {

@@ -23,7 +23,7 @@ namespace vlmtrain::engine {
 /// Adjacent weights (nn::MergedLinear) get adjacent offsets. A parameter may lie in the parts of
 /// several ranks, unless it is undivided. Undivided parameters are for optimizers that need whole
 /// matrices. They have their own buckets, whose parts are filled evenly; adjacent weights stay in
-/// one part.
+/// one part. Ranks have nearly equal numbers of their elements, and rank 0 has the most.
 ///
 /// A sharded block (nn::ShardedBlock) is one bucket with the layout of its trained weights. These
 /// buckets come after all others.

@@ -1,0 +1,103 @@
+#include "engine/optimizer/muon.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+#include "engine/optimizer/newton_schulz.h"
+
+namespace vlmtrain::engine {
+
+namespace {
+
+constexpr const char* kMomentum = "momentum";
+
+/// The memory of an update.
+struct MuonScratch final : UpdateScratch {
+  MuonScratch(int64_t max_elements, int64_t max_rank, const at::TensorOptions& options)
+      : newton_schulz(max_elements, max_rank, options),
+        decay_factor(at::empty({}, options.dtype(at::kFloat))),
+        one(at::ones({}, options.dtype(at::kFloat))) {}
+
+  NewtonSchulzBuffers newton_schulz;
+  at::Tensor decay_factor;  // fp32 scalar that multiplies the weights of a group
+  at::Tensor one;           // fp32 scalar
+};
+
+class Muon final : public UpdateRule {
+ public:
+  explicit Muon(const OptimizerSettings& settings) : settings_(settings.muon) {}
+
+  std::vector<std::string> moment_names() const override { return {kMomentum}; }
+  bool needs_bool_skip_flag() const override { return true; }
+
+  std::unique_ptr<UpdateScratch> allocate_scratch(const std::vector<const UpdateGroup*>& groups) const override {
+    int64_t max_elements = 0, max_rank = 0;
+    for (const auto* const group : groups) {
+      for (const auto& tensor : group->tensors) {
+        max_elements = std::max(max_elements, tensor.master.numel());
+        max_rank = std::max(max_rank, std::min(tensor.master.size(0), tensor.master.size(1)));
+      }
+    }
+    if (groups.empty()) return nullptr;
+    return std::make_unique<MuonScratch>(max_elements, max_rank, groups.front()->tensors.front().master.options());
+  }
+
+  void apply(const UpdateGroup& group, const UpdateInputs& inputs) const override {
+    const auto& scratch = static_cast<const MuonScratch&>(*inputs.scratch);
+    at::Tensor decay_factor = scratch.decay_factor;
+    decay_factor.fill_(1 - inputs.learning_rate * group.hyperparameters.weight_decay);
+    at::where_out(decay_factor, inputs.skipped_bool, scratch.one, decay_factor);
+    for (const auto& tensor : group.tensors) {
+      const at::Tensor& update = compute_update(tensor, inputs, scratch.newton_schulz);
+      at::Tensor master = tensor.master;
+      master.mul_(decay_factor);
+      master.add_(update, -inputs.learning_rate * compute_lr_ratio(master));
+    }
+  }
+
+ private:
+  /// Updates the momentum. Returns the orthogonalized update, fp32 in the memory of the gradient;
+  /// zeros if the step is skipped.
+  const at::Tensor& compute_update(const UpdateTensor& tensor, const UpdateInputs& inputs,
+                                   const NewtonSchulzBuffers& buffers) const {
+    at::Tensor gradient = tensor.gradient, momentum = tensor.moments.front();
+    if (inputs.gradient_divisor.defined()) gradient.div_(inputs.gradient_divisor);
+    // In a skipped step the gradient may not be finite. The momentum is its own average with itself.
+    at::where_out(gradient, inputs.skipped_bool, momentum, gradient);
+    momentum.lerp_(gradient, 1 - settings_.momentum);
+    gradient.lerp_(momentum, settings_.momentum);
+    // A sum of fp32 and bf16 on the CPU would allocate a tensor.
+    gradient.copy_(orthogonalize(gradient, settings_.ns_steps, buffers)).masked_fill_(inputs.skipped_bool, 0);
+    return tensor.gradient;
+  }
+
+  /// Returns the factor of the learning rate for a matrix.
+  double compute_lr_ratio(const at::Tensor& matrix) const {
+    constexpr double kAdamWRms = 0.2;  // typical root mean square of AdamW's updates (Liu et al. 2025)
+    const auto rows = static_cast<double>(matrix.size(0)), columns = static_cast<double>(matrix.size(1));
+    return settings_.lr_adjustment == MuonLrAdjustment::kOriginal ? std::sqrt(std::max(1.0, rows / columns))
+                                                                  : kAdamWRms * std::sqrt(std::max(rows, columns));
+  }
+
+  MuonSettings settings_;
+};
+
+}  // namespace
+
+const UpdateRuleEntry kMuonRule{.kind = OptimizerKind::kMuon,
+                                .first_moment_name = kMomentum,
+                                .can_update =
+                                    [](const nn::Parameter& parameter) {
+                                      return parameter.tensor.dim() == 2 &&
+                                             (parameter.is_linear_weight || parameter.is_adapter);
+                                    },
+                                .make = [](const OptimizerSettings& settings) -> std::unique_ptr<UpdateRule> {
+                                  return std::make_unique<Muon>(settings);
+                                }};
+
+}  // namespace vlmtrain::engine
