@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws the training losses of several runs in one picture: optimizer_curves.py OUT.svg NAME=RUN_DIR ….
+"""Draws the training losses of up to four runs in one figure: optimizer_curves.py OUT.svg NAME=RUN_DIR ….
 
 A curve is the mean loss of the last --window steps (RUN_DIR/metrics.jsonl). Prints the end of each curve.
 """
@@ -30,8 +30,10 @@ def main():
     parser.add_argument("--window", type=int, default=50, help="default: %(default)s steps")
     parser.add_argument("--title", default="Training loss")
     arguments = parser.parse_args()
+    if len(arguments.runs) > len(COLORS):
+        parser.error(f"{len(arguments.runs)} runs; at most {len(COLORS)}")
     curves, styles = [], []
-    for color, run in zip(COLORS, arguments.runs, strict=False):
+    for color, run in zip(COLORS, arguments.runs):
         name, _, folder = run.partition("=")
         curves.append(read_curve(Path(folder), arguments.window))
         styles.append((name, color, WIDTH))

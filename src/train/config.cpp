@@ -75,8 +75,7 @@ void check_sharding(const Config& config, int64_t world_size) {
   }
   if (engine::shards_blocks(sharding) && config.training.optimizer.needs_whole_parameters()) {
     throw usage_error(
-        "{}={}: the optimizer ({} or {}) needs whole matrices, but each rank has only a shard of every weight; "
-        "set "
+        "{}={}: the optimizer ({} or {}) needs whole matrices, but each rank has only a shard of every weight; set "
         "{}=optimizer",
         keys::distributed::kSharding, engine::to_string(sharding), keys::training::kOptimizer,
         keys::training::kParameterGroups, keys::distributed::kSharding);

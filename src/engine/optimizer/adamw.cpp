@@ -22,8 +22,7 @@ std::optional<at::Tensor> to_optional(const at::Tensor& tensor) {
 /// AdamW by the custom kernel, or else by ATen's fused kernel.
 class AdamW final : public UpdateRule {
  public:
-  explicit AdamW(const OptimizerSettings& settings)
-      : settings_(settings.adamw), has_8bit_moments_(settings.state_dtype == OptimizerStateDtype::k8Bit) {}
+  explicit AdamW(const OptimizerSettings& settings) : settings_(settings.adamw) {}
 
   std::vector<std::string> moment_names() const override { return {kFirstMoment, "second_moment"}; }
 
@@ -50,7 +49,7 @@ class AdamW final : public UpdateRule {
                             .divisor = inputs.gradient_divisor,
                             .skip_flag = inputs.skipped,
                             .seed = inputs.rounding_seed};
-    if (has_8bit_moments_) {
+    if (inputs.tables != nullptr) {
       step.code_values = inputs.tables->codebooks;
       step.rounding_bounds = inputs.tables->padded_bounds;
     }
@@ -84,7 +83,6 @@ class AdamW final : public UpdateRule {
   }
 
   AdamWSettings settings_;
-  bool has_8bit_moments_;
 };
 
 }  // namespace

@@ -53,18 +53,18 @@ class Muon final : public UpdateRule {
     decay_factor.fill_(1 - inputs.learning_rate * group.hyperparameters.weight_decay);
     at::where_out(decay_factor, inputs.skipped_bool, scratch.one, decay_factor);
     for (const auto& tensor : group.tensors) {
-      const at::Tensor& update = compute_update(tensor, inputs, scratch.newton_schulz);
+      replace_gradient_by_update(tensor, inputs, scratch.newton_schulz);
       at::Tensor master = tensor.master;
       master.mul_(decay_factor);
-      master.add_(update, -inputs.learning_rate * compute_lr_ratio(master));
+      master.add_(tensor.gradient, -inputs.learning_rate * compute_lr_ratio(master));
     }
   }
 
  private:
-  /// Updates the momentum. Returns the orthogonalized update, fp32 in the memory of the gradient;
-  /// zeros if the step is skipped.
-  const at::Tensor& compute_update(const UpdateTensor& tensor, const UpdateInputs& inputs,
-                                   const NewtonSchulzBuffers& buffers) const {
+  /// Updates the momentum, and overwrites the gradient with the orthogonalized update; with zeros if
+  /// the step is skipped.
+  void replace_gradient_by_update(const UpdateTensor& tensor, const UpdateInputs& inputs,
+                                  const NewtonSchulzBuffers& buffers) const {
     at::Tensor gradient = tensor.gradient, momentum = tensor.moments.front();
     if (inputs.gradient_divisor.defined()) gradient.div_(inputs.gradient_divisor);
     // In a skipped step the gradient may not be finite. The momentum is its own average with itself.
@@ -73,7 +73,6 @@ class Muon final : public UpdateRule {
     gradient.lerp_(momentum, settings_.momentum);
     // A sum of fp32 and bf16 on the CPU would allocate a tensor.
     gradient.copy_(orthogonalize(gradient, settings_.ns_steps, buffers)).masked_fill_(inputs.skipped_bool, 0);
-    return tensor.gradient;
   }
 
   /// Returns the factor of the learning rate for a matrix.

@@ -111,8 +111,8 @@ bool OptimizerStateStorage::is_fused(const ParameterState& parameter) const {
 }
 
 bool OptimizerStateStorage::compresses_in_chunks() const {
-  return std::ranges::any_of(parameters_, [this](const ParameterState& parameter) {
-    return parameter.has_compressed_moments() && !is_fused(parameter);
+  return std::ranges::any_of(compressed_groups_, [this](const CompressedGroup& group) {
+    return !is_fused(parameters_[group.parameters.front()]);
   });
 }
 

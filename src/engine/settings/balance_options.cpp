@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "engine/settings/enum_names.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::engine {
@@ -26,10 +27,7 @@ double compute_learning_rate_factor(BatchScaling scaling, double batch_ratio) {
 }
 
 std::string to_string(BatchScaling scaling) {
-  for (const auto& [name, value] : kBatchScalingNames) {
-    if (value == scaling) return name;
-  }
-  throw InternalError("a batch scaling without a name");
+  return find_enum_name(kBatchScalingNames, scaling);
 }
 
 void declare_options(OptionTable& table, BatchAndTaskOptions& options) {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <ranges>
 #include <utility>
 
+#include "engine/settings/enum_names.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 
@@ -47,6 +47,7 @@ constexpr const char* kGroupOptimizer = "optimizer";
 
 std::vector<std::pair<std::string, OptimizerKind>> list_optimizer_names() {
   std::vector<std::pair<std::string, OptimizerKind>> names;
+  names.reserve(kOptimizers.size());
   for (const auto& entry : kOptimizers) names.emplace_back(entry.name, entry.kind);
   return names;
 }
@@ -84,8 +85,10 @@ std::optional<std::string> set_group_value(ParameterGroupSettings& group, const 
   if (key == kGroupOptimizer) {
     group.optimizer = parse_optimizer(value);
     if (group.optimizer) return std::nullopt;
-    return fmt::format("{} must be one of {}", key,
-                       fmt::join(kOptimizers | std::views::transform(&OptimizerInfo::name), ", "));
+    std::vector<std::string> names;
+    names.reserve(kOptimizers.size());
+    for (const auto& [name, kind] : list_optimizer_names()) names.push_back(name);
+    return fmt::format("{} must be one of {}", key, fmt::join(names, ", "));
   }
   if (key != kGroupLearningRate && key != kGroupWeightDecay) {
     return fmt::format("unknown key {}; expected {}, {}, {} or {}", key, kGroupParameters, kGroupLearningRate,
@@ -163,10 +166,7 @@ const OptimizerInfo& get_optimizer_info(OptimizerKind kind) {
 }
 
 std::string to_string(OptimizerStateDtype state_dtype) {
-  for (const auto& [name, dtype] : kOptimizerStateDtypeNames) {
-    if (dtype == state_dtype) return name;
-  }
-  throw InternalError("unknown data type of optimizer states");
+  return find_enum_name(kOptimizerStateDtypeNames, state_dtype);
 }
 
 bool OptimizerSettings::uses(OptimizerKind rule) const {

@@ -1,5 +1,6 @@
 #include "vlmtrain/engine/settings/options.h"
 
+#include "engine/settings/enum_names.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::engine {
@@ -21,14 +22,6 @@ constexpr double kMinEpochs = 1e-6;
 constexpr double kMaxEpochs = 1e6;
 /// Far above any useful weight. Rejects typos.
 constexpr double kMaxLossWeight = 1e6;
-
-template <class T>
-std::string find_enum_name(const std::vector<std::pair<std::string, T>>& names, T value) {
-  for (const auto& [name, named_value] : names) {
-    if (named_value == value) return name;
-  }
-  throw InternalError("the value has no name");
-}
 
 }  // namespace
 
