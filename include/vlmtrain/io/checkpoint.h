@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -9,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::io {

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -13,6 +10,8 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::io {
 

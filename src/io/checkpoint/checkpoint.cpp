@@ -1,5 +1,6 @@
 #include "vlmtrain/io/checkpoint.h"
 
+#include <ATen/core/Tensor.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 

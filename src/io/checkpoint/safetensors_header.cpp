@@ -1,5 +1,6 @@
 #include "io/checkpoint/safetensors_header.h"
 
+#include <c10/core/ScalarType.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,7 @@
 #include "io/files/input_file.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/safetensors.h"
@@ -28,6 +30,7 @@ constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // MAX_HEADER_SIZE
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr std::string_view kDamagedFileHint = "the file is damaged: download or write it again";
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
+static_assert(kByteType == c10::ScalarType::Byte && kFloatType == c10::ScalarType::Float, "see base/tensor_fwd.h");
 
 // Names of the reference implementation's Dtype (safetensors/src/tensor.rs).
 constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kDtypeByName{{

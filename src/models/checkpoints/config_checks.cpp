@@ -1,5 +1,7 @@
 #include "models/checkpoints/config_checks.h"
 
+#include <c10/core/ScalarType.h>
+
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
