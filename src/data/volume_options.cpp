@@ -1,5 +1,6 @@
 #include "vlmtrain/data/volume_options.h"
 
+#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

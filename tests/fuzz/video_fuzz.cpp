@@ -1,3 +1,5 @@
+#include <ATen/core/Tensor.h>
+
 #include "fuzz/input.h"
 #include "vlmtrain/image/video.h"
 

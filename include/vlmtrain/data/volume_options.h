@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/volume.h"
 #include "vlmtrain/image/volume_slices.h"
 
@@ -29,7 +30,7 @@ struct VolumeOptions {
   std::vector<std::array<double, 2>> windows;
   image::TimeSeriesMode time_series_mode = image::TimeSeriesMode::kRejected;
   int64_t max_frames = 8;
-  at::ScalarType dtype = at::kFloat;
+  at::ScalarType dtype = kFloatType;
   int64_t max_slices = 32;
   image::SlicePlane plane = image::SlicePlane::kAxial;
 

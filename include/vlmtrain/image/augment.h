@@ -1,8 +1,8 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
+
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::image {
 

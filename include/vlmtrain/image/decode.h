@@ -1,12 +1,11 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/io/record.h"
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <array>
+
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::image {
 
@@ -24,16 +24,6 @@ struct ByteNormalization {
 };
 
 ByteNormalization to_byte_normalization(const Normalization& normalization);
-
-/// Images as bytes, with the normalization that the model applies to them.
-struct ByteImages {
-  at::Tensor bytes;             ///< uint8 [images, 3, height, width], on any device
-  Normalization normalization;  ///< to be applied to each byte
-  at::Tensor image_indices{};   ///< int64 [n], indices of the images to use, in order; undefined: all images
-
-  /// Returns the number of images to use.
-  int64_t num_images() const { return image_indices.defined() ? image_indices.size(0) : bytes.size(0); }
-};
 
 /// Computes (x - mean/rescale_factor) / (std/rescale_factor) in float32. Bit-equal to the
 /// `pixel_values` of transformers' torchvision backend, which folds the rescaling into mean and

@@ -1,12 +1,11 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/io/record.h"
 

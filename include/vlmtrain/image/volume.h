@@ -1,13 +1,11 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/ScalarType.h>
-
 #include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::image {
@@ -51,7 +49,7 @@ struct VolumeSettings {
   std::array<double, 2> window{-160, 240};       ///< for kWindow: ascending; for CT in Hounsfield units
   TimeSeriesMode time_series_mode = TimeSeriesMode::kRejected;
   int64_t max_frames = 8;             ///< for TimeSeriesMode::kSampledFrames, > 0
-  at::ScalarType dtype = at::kFloat;  ///< of the result: kFloat or kHalf
+  at::ScalarType dtype = kFloatType;  ///< of the result: at::kFloat or at::kHalf
 };
 
 /// The properties of a scan, from its header.

@@ -2,7 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/byte_images.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/kernels/launchers.h"
 

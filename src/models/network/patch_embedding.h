@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/byte_images.h"
 
 namespace vlmtrain::models {
 

@@ -11,7 +11,7 @@
 
 #include "models/network/activation.h"
 #include "models/network/block_list.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/byte_images.h"
 #include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/norm.h"

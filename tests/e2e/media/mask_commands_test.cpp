@@ -1,3 +1,5 @@
+#include <ATen/core/Tensor.h>
+
 #include "e2e/command.h"
 #include "vlmtrain/image/decode.h"
 
