@@ -1,5 +1,3 @@
-#include "vlmtrain/nn/weights/quantization.h"
-
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include <tuple>
 
 #include "gpu/gpu.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::gpu {
 namespace {

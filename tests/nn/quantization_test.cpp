@@ -1,5 +1,3 @@
-#include "vlmtrain/nn/weights/quantization.h"
-
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +12,7 @@
 #include "vlmtrain/nn/layers/dropout.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/recompute.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::nn {
 namespace {

@@ -14,7 +14,7 @@
 #include "parity/exact_values.h"
 #include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::parity {
 namespace {

@@ -226,10 +226,10 @@ def variant_checks(_):
     add_fp16(PRESETS[0])
     for quantization, other in (("nf4", "int8"), ("int8", "nf4")):
         quantized = {**LORA, "model.quantization": quantization}
-        add(f"smolvlm-tiny: {quantization} with LoRA, fp32", same_in_fp32("smolvlm-tiny", quantized, fix="src/nn/weights/quantization.cpp"),
+        add(f"smolvlm-tiny: {quantization} with LoRA, fp32", same_in_fp32("smolvlm-tiny", quantized, fix="src/nn/weights/quantized_weight.cpp"),
             **{f"{other}_in_its_place": {"model.quantization": other}})
     add("qwen2.5-vl-tiny: nf4 with LoRA, bf16",
-        about_as_far("qwen2.5-vl-tiny", {**LORA, "model.quantization": "nf4", **bf16}, "src/nn/weights/quantization.cpp"),
+        about_as_far("qwen2.5-vl-tiny", {**LORA, "model.quantization": "nf4", **bf16}, "src/nn/weights/quantized_weight.cpp"),
         fp32_in_its_place={"training.precision": "fp32"})
     # Codes at a rounding boundary may differ; bf16 states round stochastically, and the GPU draws other numbers.
     add("smolvlm-tiny: 8-bit optimizer states", compressed_states("8bit", 0.5), fp32_states={"training.optimizer_states": "fp32"})

@@ -14,7 +14,7 @@
 #include <limits>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::engine {
 

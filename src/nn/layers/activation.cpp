@@ -16,6 +16,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/elementwise.h"
 #include "vlmtrain/kernels/kernels.h"
+#include "vlmtrain/nn/layers/linear.h"
 
 namespace vlmtrain::nn {
 

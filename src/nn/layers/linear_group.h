@@ -9,7 +9,7 @@
 
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/lora_adapter.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::nn {
 

@@ -17,7 +17,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/dequantize.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::nn {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::nn {
 

@@ -12,7 +12,7 @@
 #include "engine/small_parameters.h"
 #include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::engine {
 namespace {

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 
-#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::nn {
+
+class LinearInput;  // linear.h
 
 /// An elementwise activation function, named as in transformers' configs.
 enum class Activation : uint8_t {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "vlmtrain/nn/weights/parameters.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::nn {
 

@@ -7,7 +7,7 @@
 #include "vlmtrain/nn/layers/dropout.h"
 #include "vlmtrain/nn/weights/lora_settings.h"
 #include "vlmtrain/nn/weights/parameters.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::nn {
 

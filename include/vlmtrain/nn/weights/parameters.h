@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "vlmtrain/nn/weights/lora_settings.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 #include "vlmtrain/nn/weights/sharded_block.h"
 
 namespace vlmtrain::nn {

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 #include <ATen/ScalarOps.h>
 #include <ATen/TensorOperators.h>
