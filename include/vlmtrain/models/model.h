@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "vlmtrain/data/sample/micro_batch.h"
-#include "vlmtrain/models/recompute_blocks.h"
+#include "vlmtrain/models/model_settings.h"
 #include "vlmtrain/nn/attention/key_value_cache.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
@@ -147,14 +147,6 @@ class VisionLanguageModel {
   nn::ParameterStore parameters_;
   RecomputeBlockCounts recompute_block_counts_;
   int64_t vision_tiles_per_pass_ = 0;
-};
-
-/// The parts of a model that are frozen.
-struct FrozenParts {
-  bool vision_tower = false;
-  bool projector = false;
-  bool language_model = false;  ///< including embedding and output projection
-  bool mask_encoder = false;    ///< ignored by families that predict no masks
 };
 
 /// Enables gradients for the parts that are not frozen, and disables all others. With LoRA, enables

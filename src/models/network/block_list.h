@@ -12,7 +12,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/allocation_trace.h"
-#include "vlmtrain/models/recompute_blocks.h"
+#include "vlmtrain/models/model_settings.h"
 #include "vlmtrain/nn/layers/recompute.h"
 #include "vlmtrain/nn/weights/parameters.h"
 

@@ -37,4 +37,12 @@ inline RecomputeBlockCounts clamp_recompute_counts(const RecomputeBlockCounts& b
           .language_selective = std::min(blocks.language_selective, language)};
 }
 
+/// The parts of a model that are frozen.
+struct FrozenParts {
+  bool vision_tower = false;
+  bool projector = false;
+  bool language_model = false;  ///< including embedding and output projection
+  bool mask_encoder = false;    ///< ignored by families that predict no masks
+};
+
 }  // namespace vlmtrain::models
