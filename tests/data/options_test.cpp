@@ -1,5 +1,6 @@
 #include "vlmtrain/data/options.h"
 
+#include <c10/core/ScalarType.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,6 @@
 #include "data/index/sample_index_cache.h"
 
+#include <c10/core/ScalarType.h>
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"

@@ -5,6 +5,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/random.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {
 

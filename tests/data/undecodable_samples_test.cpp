@@ -6,6 +6,7 @@
 
 #include "vlmtrain/data/index/content_index.h"
 #include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {
 namespace {

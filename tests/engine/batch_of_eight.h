@@ -7,6 +7,7 @@
 
 #include "parity/case.h"
 #include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 
 namespace vlmtrain::engine {
 

@@ -7,6 +7,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::parity {

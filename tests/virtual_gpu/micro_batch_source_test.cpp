@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "virtual_gpu/virtual_gpu.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/memory/device.h"

@@ -8,8 +8,9 @@
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/box_options.h"
-#include "vlmtrain/data/loader/loader.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/order/sample_order.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/sources.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"

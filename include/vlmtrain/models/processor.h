@@ -2,21 +2,21 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "vlmtrain/data/index/bad_samples.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/models/box_format.h"
-#include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {
+
+struct MediaPreview;  // media_preview.h
 
 /// Settings of load_processor(), from the run's configuration.
 struct ProcessorSettings {
@@ -55,9 +55,7 @@ class Processor : public data::SampleProcessor {
   virtual const text::ChatTemplate& chat_template() const = 0;
   /// Returns the turns of a record with its boxes and points as the model reads and writes them.
   /// Throws data::SampleError.
-  virtual WrittenRecord write_objects(const io::Record& record) const {
-    return {.turns = record.turns, .coordinate_maps = {}};
-  }
+  virtual WrittenRecord write_objects(const io::Record& record) const = 0;
 
   /// Returns previews of the pixels of `sample`, which process() made from `record`, in the order
   /// of the media placeholders, videos frame by frame.
@@ -65,24 +63,22 @@ class Processor : public data::SampleProcessor {
 
   /// Returns whether the family predicts masks (data::SegmentationMasks). If not, masks of records
   /// are ignored.
-  virtual bool predicts_masks() const { return false; }
+  virtual bool predicts_masks() const = 0;
   /// Returns the masks of a record, uint8 [height, width] of 0 and 1, in the size of the mask's
   /// image. Throws UserError (kBadData).
-  virtual std::vector<at::Tensor> load_masks(const io::Record& /*record*/) const { return {}; }
+  virtual std::vector<at::Tensor> load_masks(const io::Record& record) const = 0;
   /// Returns `prompt`, which process_prompt() made from `record`, extended by the token ids of an
   /// answer and by one mask of the first image for each mask token of the answer. The masks have no
   /// targets. Returns nothing if the answer has no mask token.
-  virtual std::optional<data::Sample> make_mask_prompt(const io::Record& /*record*/, const data::Sample& /*prompt*/,
-                                                       const std::vector<int64_t>& /*answer*/) const {
-    return std::nullopt;
-  }
+  virtual std::optional<data::Sample> make_mask_prompt(const io::Record& record, const data::Sample& prompt,
+                                                       const std::vector<int64_t>& answer) const = 0;
 
   virtual const text::Tokenizer& tokenizer() const = 0;
   /// Returns the token that ends an answer.
   virtual int64_t end_of_turn_id() const = 0;
   /// Returns the maximum number of tokens of a conversation, answer included, that the model can
   /// process; the largest int64 if there is no hard limit.
-  virtual int64_t max_positions() const { return std::numeric_limits<int64_t>::max(); }
+  virtual int64_t max_positions() const = 0;
 
   std::optional<data::PositionLimit> position_limit() const final { return position_limit_; }
   /// Sets the result of position_limit(). REQUIRES: the processor is not shared yet.

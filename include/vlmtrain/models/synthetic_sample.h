@@ -1,14 +1,13 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 #include <array>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string_view>
 
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/base/tensor_fwd.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::models {
@@ -36,7 +35,7 @@ struct SyntheticSample {
   std::optional<int64_t> volumes = std::nullopt;
   /// Size of the resampled volumes in voxels. If unset: as in config.json.
   std::optional<std::array<int64_t, 3>> volume_size = std::nullopt;
-  at::ScalarType volume_dtype = at::kFloat;  ///< of a voxel, float or half
+  at::ScalarType volume_dtype = kFloatType;  ///< of a voxel, float or half
 };
 
 /// Returns the sizes that the processor of `folder` would give the sample. `folder` needs

@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::data {
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {
 

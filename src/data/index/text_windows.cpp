@@ -6,6 +6,7 @@
 #include "data/index/parallel_for.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {
 

@@ -9,6 +9,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {
 

@@ -1,9 +1,12 @@
 #include "vlmtrain/data/sample/sample.h"
 
-#include <nlohmann/json.hpp>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 
 namespace vlmtrain::data {
 
@@ -45,40 +48,6 @@ Sample make_checked_sample(const SampleProcessor& processor, const io::Record& r
 
 }  // namespace
 
-PixelRowShape PixelRowShape::from_tensor(const at::Tensor& pixels) {
-  const int64_t num_dims = pixels.dim();
-  VLMTRAIN_CHECK(num_dims == 4 || num_dims == 5, "pixels of {} dimensions", num_dims);
-  return {.dtype = pixels.scalar_type(),
-          .channels = pixels.size(1),
-          .depth = num_dims == 5 ? pixels.size(2) : 0,
-          .height = pixels.size(-2),
-          .width = pixels.size(-1)};
-}
-
-std::vector<int64_t> PixelRowShape::sizes(int64_t rows) const {
-  if (depth == 0) return {rows, channels, height, width};
-  return {rows, channels, depth, height, width};
-}
-
-int64_t PixelRowShape::bytes() const {
-  const auto bytes_per_value = static_cast<int64_t>(c10::elementSize(dtype));
-  return bytes_per_value * channels * std::max<int64_t>(depth, 1) * height * width;
-}
-
-nlohmann::json to_json_array(const ShrinkInfo& shrink_info) {
-  return {shrink_info.tokens,       shrink_info.pixels,           shrink_info.tokens_after,
-          shrink_info.pixels_after, shrink_info.image_max_pixels, shrink_info.frame_max_pixels};
-}
-
-ShrinkInfo parse_shrink_info(const nlohmann::json& numbers) {
-  return {.tokens = numbers.at(0),
-          .pixels = numbers.at(1),
-          .tokens_after = numbers.at(2),
-          .pixels_after = numbers.at(3),
-          .image_max_pixels = numbers.at(4),
-          .frame_max_pixels = numbers.at(5)};
-}
-
 void Sample::add_medium(MediaKind kind, int64_t frames) {
   if (kind == MediaKind::kImage) ++num_images;
   if (kind == MediaKind::kVideo) ++num_videos;
@@ -110,6 +79,10 @@ int64_t Sample::bytes() const {
   const size_t integer_bytes =
       (token_ids.size() + image_token_positions.size() + position_ids.size() + modalities.size()) * sizeof(int64_t);
   return static_cast<int64_t>(pixel_bytes + integer_bytes + label_mask.size() + label_weights.size() * sizeof(float));
+}
+
+Sample SampleProcessor::process_augmented(const io::Record& record, int64_t index, uint64_t /*seed*/) const {
+  return process(record, index);
 }
 
 Sample make_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {
 
@@ -69,6 +71,40 @@ int32_t to_int32(int64_t tokens) {
 }
 
 }  // namespace
+
+PixelRowShape PixelRowShape::from_tensor(const at::Tensor& pixels) {
+  const int64_t num_dims = pixels.dim();
+  VLMTRAIN_CHECK(num_dims == 4 || num_dims == 5, "pixels of {} dimensions", num_dims);
+  return {.dtype = pixels.scalar_type(),
+          .channels = pixels.size(1),
+          .depth = num_dims == 5 ? pixels.size(2) : 0,
+          .height = pixels.size(-2),
+          .width = pixels.size(-1)};
+}
+
+std::vector<int64_t> PixelRowShape::sizes(int64_t rows) const {
+  if (depth == 0) return {rows, channels, height, width};
+  return {rows, channels, depth, height, width};
+}
+
+int64_t PixelRowShape::bytes() const {
+  const auto bytes_per_value = static_cast<int64_t>(c10::elementSize(dtype));
+  return bytes_per_value * channels * std::max<int64_t>(depth, 1) * height * width;
+}
+
+nlohmann::json to_json_array(const ShrinkInfo& shrink_info) {
+  return {shrink_info.tokens,       shrink_info.pixels,           shrink_info.tokens_after,
+          shrink_info.pixels_after, shrink_info.image_max_pixels, shrink_info.frame_max_pixels};
+}
+
+ShrinkInfo parse_shrink_info(const nlohmann::json& numbers) {
+  return {.tokens = numbers.at(0),
+          .pixels = numbers.at(1),
+          .tokens_after = numbers.at(2),
+          .pixels_after = numbers.at(3),
+          .image_max_pixels = numbers.at(4),
+          .frame_max_pixels = numbers.at(5)};
+}
 
 SampleShape get_sample_shape(const Sample& sample) {
   SampleShape shape{.tokens = sample.tokens(),

@@ -1,5 +1,7 @@
 #include "models/media/image_tiles.h"
 
+#include "vlmtrain/models/media_preview.h"
+
 namespace vlmtrain::models {
 
 void split_tiles(const at::Tensor& image, int64_t tile_size, const at::Tensor& cells) {

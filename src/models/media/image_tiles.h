@@ -1,13 +1,13 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <vector>
 
-#include "vlmtrain/models/media_preview.h"
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::models {
+
+struct MediaPreview;  // media_preview.h
 
 /// Splits `image` [3, rows · tile_size, columns · tile_size] into square tiles, and copies
 /// them row by row to `cells` [rows · columns, 3, tile_size, tile_size].

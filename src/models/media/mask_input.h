@@ -1,17 +1,23 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/base/tensor_fwd.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/augment.h"
-#include "vlmtrain/image/decode.h"
-#include "vlmtrain/image/mask.h"
+#include "vlmtrain/image/size.h"
 #include "vlmtrain/io/record.h"
+
+namespace vlmtrain::data {
+struct SegmentationMasks;  // data/sample/sample.h
+}  // namespace vlmtrain::data
+
+namespace vlmtrain::image {
+struct DecodedMask;  // image/mask.h
+}  // namespace vlmtrain::image
 
 namespace vlmtrain::models {
 

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 
+#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
+
 namespace vlmtrain::models {
 
 namespace {

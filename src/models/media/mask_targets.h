@@ -1,14 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "models/media/mask_input.h"
 #include "models/media/media_opener.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/io/record.h"
 

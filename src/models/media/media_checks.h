@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,7 +7,8 @@
 
 #include "models/media/media_layout.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/base/tensor_fwd.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/memory/host_memory.h"

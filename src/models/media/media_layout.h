@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::models {
 

@@ -1,5 +1,7 @@
 #include "models/media/media_reader.h"
 
+#include "vlmtrain/models/media_preview.h"
+
 namespace vlmtrain::models {
 
 namespace {

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,11 +8,11 @@
 
 #include "models/media/image_view.h"
 #include "models/media/media_layout.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/base/tensor_fwd.h"
+#include "vlmtrain/image/size.h"
 #include "vlmtrain/image/video.h"
 #include "vlmtrain/image/volume.h"
 #include "vlmtrain/io/record.h"
-#include "vlmtrain/models/media_preview.h"
 
 // The interfaces of a model family for its media. Implementations are immutable and thread-safe.
 // Their functions throw UserError (kBadData) for media that the model cannot use. `max_pixels` is
@@ -22,6 +20,8 @@
 // the size.
 
 namespace vlmtrain::models {
+
+struct MediaPreview;  // media_preview.h
 
 /// A converter of images to text and to rows of pixels.
 class ImageReader {

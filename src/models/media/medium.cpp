@@ -10,6 +10,7 @@
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/volume_slices.h"
+#include "vlmtrain/models/media_preview.h"
 
 namespace vlmtrain::models {
 
@@ -51,11 +52,10 @@ class StillMedium : public Medium {
   std::optional<ImageView> compute_view(const PixelLimits& limits) const final {
     return reader_.compute_view(size_, limits.image);
   }
-  MediumPixels preprocess(const PixelLimits& limits, const image::Augmentation& augmentation,
-                          std::vector<io::Notice>& notices) final {
-    at::Tensor image = image::augment_image(decode(notices), augmentation);
-    at::Tensor rows = reader_.preprocess(image, limits.image);
-    return {.rows = std::move(rows), .image = std::move(image)};
+  at::Tensor preprocess(const PixelLimits& limits, const image::Augmentation& augmentation, at::Tensor& image,
+                        std::vector<io::Notice>& notices) final {
+    image = image::augment_image(decode(notices), augmentation);
+    return reader_.preprocess(image, limits.image);
   }
   std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& layout,
                                     const PixelLimits& limits) const final {
@@ -132,11 +132,11 @@ class VideoMedium final : public Medium {
     return reader_.count_tokens(info_, limits.frame);
   }
   std::optional<ShrinkRange> get_shrink_range() const override { return reader_.get_shrink_range(); }
-  MediumPixels preprocess(const PixelLimits& limits, const image::Augmentation& /*augmentation*/,
-                          std::vector<io::Notice>& /*notices*/) override {
-    MediumPixels pixels{.rows = reader_.preprocess(*video_, limits.frame), .image = {}};
+  at::Tensor preprocess(const PixelLimits& limits, const image::Augmentation& /*augmentation*/, at::Tensor& /*image*/,
+                        std::vector<io::Notice>& /*notices*/) override {
+    at::Tensor rows = reader_.preprocess(*video_, limits.frame);
     video_.reset();
-    return pixels;
+    return rows;
   }
   std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& layout,
                                     const PixelLimits& /*limits*/) const override {
@@ -174,13 +174,13 @@ class VolumeMedium final : public Medium {
 
   std::optional<int64_t> count_tokens(const PixelLimits& /*limits*/) const override { return std::nullopt; }
   std::optional<ShrinkRange> get_shrink_range() const override { return std::nullopt; }
-  MediumPixels preprocess(const PixelLimits& /*limits*/, const image::Augmentation& /*augmentation*/,
-                          std::vector<io::Notice>& notices) override {
+  at::Tensor preprocess(const PixelLimits& /*limits*/, const image::Augmentation& /*augmentation*/,
+                        at::Tensor& /*image*/, std::vector<io::Notice>& notices) override {
     at::Tensor volumes = reader_.preprocess(file());
     for (int64_t i = 0; i < volumes.size(0); ++i) {
       add_notice(check_scan_values(volumes[i].contiguous(), file().path), notices);
     }
-    return {.rows = std::move(volumes), .image = {}};
+    return volumes;
   }
   std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& /*layout*/,
                                     const PixelLimits& /*limits*/) const override {

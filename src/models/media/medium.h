@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,19 +9,15 @@
 
 #include "models/media/media_layout.h"
 #include "models/media/media_reader.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/io/record.h"
-#include "vlmtrain/models/media_preview.h"
 
 namespace vlmtrain::models {
 
-/// The pixels of a medium.
-struct MediumPixels {
-  at::Tensor rows;   ///< rows for the tower
-  at::Tensor image;  ///< the decoded and augmented image, uint8 [3, height, width]; undefined for other media
-};
+struct MediaPreview;  // media_preview.h
 
 /// A medium of a record whose header has been read: an image, a slice of a volume, a video or a
 /// volume. Its functions throw UserError (kBadData) for unusable media. Refers to the record and to
@@ -45,10 +39,11 @@ class Medium {
   virtual std::optional<image::ImageSize> image_size() const { return std::nullopt; }
   /// Returns the view of an image or a slice; nothing for other media.
   virtual std::optional<ImageView> compute_view(const PixelLimits& /*limits*/) const { return std::nullopt; }
-  /// Decodes and preprocesses the medium, and releases its resources. Appends notices about its
-  /// pixels to `notices`. Call once.
-  virtual MediumPixels preprocess(const PixelLimits& limits, const image::Augmentation& augmentation,
-                                  std::vector<io::Notice>& notices) = 0;
+  /// Decodes and preprocesses the medium, and releases its resources. Returns the rows for the
+  /// tower. Sets `image` to the decoded and augmented image, uint8 [3, height, width]; leaves it
+  /// unchanged for other media. Appends notices about the pixels to `notices`. Call once.
+  virtual at::Tensor preprocess(const PixelLimits& limits, const image::Augmentation& augmentation, at::Tensor& image,
+                                std::vector<io::Notice>& notices) = 0;
   /// Returns previews of `rows`, which preprocess() made with `layout` and `limits`.
   virtual std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& layout,
                                             const PixelLimits& limits) const = 0;
@@ -90,7 +85,7 @@ class SlicedVolume {
   image::SliceSettings settings_;
   image::ImageSize slice_size_;
   int64_t decode_bytes_;
-  std::vector<at::Tensor> slices_{};  // empty until read
+  std::vector<at::Tensor> slices_;  // empty until read
 };
 
 /// Reads the header of an image, a video or a volume. Errors name the file.

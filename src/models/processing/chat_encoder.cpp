@@ -6,7 +6,7 @@
 #include "models/processing/document_text.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {

@@ -10,7 +10,9 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/notices.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/record.h"
+#include "vlmtrain/models/media_preview.h"
 
 namespace vlmtrain::models {
 
@@ -174,8 +176,9 @@ void ConversationProcessor::read_pixels(const io::Record& record, OpenedRecord& 
   int64_t num_filled_rows = 0, image_index = 0;
   std::vector<io::Notice> notices;  // about pixels, so headers do not have them
   for (const auto& medium : opened.media) {
-    const auto [rows, image] = rethrow_medium_errors(
-        record, medium->kind(), [&] { return medium->preprocess(opened.layout.limits, augmentation, notices); });
+    at::Tensor image;
+    const at::Tensor rows = rethrow_medium_errors(
+        record, medium->kind(), [&] { return medium->preprocess(opened.layout.limits, augmentation, image, notices); });
     if (rows.sizes().slice(1) != pixels.sizes().slice(1) || rows.size(0) > pixels.size(0) - num_filled_rows) {
       throw make_changed_image_error(record);
     }

@@ -49,7 +49,7 @@ class ConversationProcessor final : public Processor {
   WrittenRecord write_objects(const io::Record& record) const override;
   std::vector<MediaPreview> preview_media(const io::Record& record, const data::Sample& sample) const override;
   bool predicts_masks() const override { return masks_.has_value(); }
-  std::vector<at::Tensor> load_masks(const io::Record& record) const override { return models::load_masks(record); }
+  std::vector<at::Tensor> load_masks(const io::Record& record) const override;
   std::optional<data::Sample> make_mask_prompt(const io::Record& record, const data::Sample& prompt,
                                                const std::vector<int64_t>& answer) const override;
 

@@ -12,7 +12,7 @@
 #include "models/processing/chat_encoder.h"
 #include "models/processing/object_writer.h"
 #include "vlmtrain/data/index/bad_samples.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::models {

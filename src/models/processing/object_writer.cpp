@@ -13,7 +13,7 @@
 #include "models/processing/chat_template.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 
 namespace vlmtrain::models {
 

@@ -11,7 +11,6 @@
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/models/box_format.h"
-#include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::models {

@@ -10,8 +10,10 @@
 #include "io/temporary_folder.h"
 #include "parity/case.h"
 #include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -8,6 +8,8 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/models/media_preview.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
 namespace {

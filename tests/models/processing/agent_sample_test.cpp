@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "models/checkpoint_copy.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
 namespace {

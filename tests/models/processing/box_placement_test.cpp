@@ -9,7 +9,10 @@
 #include "models/checkpoint_copy.h"
 #include "models/processing/box_images.h"
 #include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/image/encode.h"
+#include "vlmtrain/models/media_preview.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -4,9 +4,11 @@
 #include "base/captured_log.h"
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
 namespace {

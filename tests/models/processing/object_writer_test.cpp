@@ -5,8 +5,10 @@
 #include "models/processing/box_images.h"
 #include "parity/case.h"
 #include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/data/sample/notices.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::data {
 

@@ -12,7 +12,7 @@
 #include "vlmtrain/data/index/bad_samples.h"
 #include "vlmtrain/data/index/content_index.h"
 #include "vlmtrain/data/sample/notices.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/records.h"
 

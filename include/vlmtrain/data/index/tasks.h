@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "vlmtrain/data/index/sample_index.h"
-#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
+
+struct Sample;  // sample/sample.h
 
 /// Returns the display name of a task: "none" if it is empty.
 std::string get_task_display_name(std::string_view task);

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {

@@ -11,7 +11,8 @@
 #include "vlmtrain/data/index/bad_samples.h"
 #include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/order/sample_order.h"
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -9,9 +11,78 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::data {
+
+struct Sample;  // sample.h
+
+/// The kind of a medium.
+enum class MediaKind { kImage, kVideo, kVolume };
+
+/// The type and size of one row of Sample::pixel_values. The model family decides whether a row is
+/// a tile (a crop of an image), a patch of an image in native resolution, or a volume.
+struct PixelRowShape {
+  at::ScalarType dtype = kByteType;
+  int64_t channels = 3;
+  int64_t depth = 0;  ///< 0 for rows without this axis
+  int64_t height = 0;
+  int64_t width = 0;
+
+  /// Returns the row type of `pixels` [rows, channels, height, width] or
+  /// [rows, channels, depth, height, width].
+  static PixelRowShape from_tensor(const at::Tensor& pixels);
+  /// Returns the tensor sizes of `rows` rows.
+  std::vector<int64_t> sizes(int64_t rows) const;
+  /// Returns the bytes of one row.
+  int64_t bytes() const;
+  /// Returns the pixels or voxels of one row, per channel.
+  int64_t pixels() const { return std::max<int64_t>(depth, 1) * height * width; }
+  bool operator==(const PixelRowShape&) const = default;
+};
+
+/// The patches of one image or video in models of native resolution: frame by frame, with rows ·
+/// columns patches each, in an order that the family defines. Patches attend to each other within a
+/// frame, not across frames.
+struct PatchGrid {
+  int64_t frames = 1;
+  int64_t rows = 0;
+  int64_t columns = 0;
+
+  int64_t patches_per_frame() const { return rows * columns; }
+  int64_t patches() const { return frames * patches_per_frame(); }
+  bool operator==(const PatchGrid&) const = default;
+};
+
+/// Number of axes of a three-dimensional position (time, height, width), as in M-RoPE of Qwen2-VL.
+inline constexpr int64_t kNumPositionAxes = 3;
+
+/// The part of a square of pixels that an image fills, starting at the upper left corner.
+struct ValidRegion {
+  int64_t rows = 0;
+  int64_t columns = 0;
+
+  int64_t pixels() const { return rows * columns; }
+  bool operator==(const ValidRegion&) const = default;
+};
+
+/// The sizes of a sample before and after its media were shrunk to fit data.max_length.
+struct ShrinkInfo {
+  int64_t tokens = 0;  ///< before
+  int64_t pixels = 0;  ///< before, as given to the vision tower
+  int64_t tokens_after = 0;
+  int64_t pixels_after = 0;
+  int64_t image_max_pixels = 0;  ///< limit of each image; 0 if only the settings limit it
+  int64_t frame_max_pixels = 0;  ///< limit of each video frame; 0 if only the settings limit it
+
+  bool operator==(const ShrinkInfo&) const = default;
+};
+
+/// Returns the members as an array in their order, for a cache or another process.
+nlohmann::json to_json_array(const ShrinkInfo& shrink_info);
+
+/// Parses the result of to_json_array(). Throws nlohmann::json::exception for other values.
+ShrinkInfo parse_shrink_info(const nlohmann::json& numbers);
 
 /// The sizes of a sample that determine the memory and time of a step, without its values.
 struct SampleShape {
