@@ -6,6 +6,7 @@
 
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::models {

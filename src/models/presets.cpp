@@ -1,5 +1,6 @@
 #include "models/presets.h"
 
+#include <c10/core/ScalarType.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/text/read_tokenizer.h"
 #include "vlmtrain/text/tokenizer.h"
 

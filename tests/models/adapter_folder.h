@@ -18,6 +18,7 @@
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 

@@ -14,6 +14,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

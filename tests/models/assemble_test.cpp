@@ -14,6 +14,8 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {

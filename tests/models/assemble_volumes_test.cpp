@@ -17,6 +17,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/assemble.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

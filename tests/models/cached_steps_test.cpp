@@ -8,6 +8,7 @@
 
 #include "parity/case.h"
 #include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/attention/key_value_cache.h"
 
 namespace vlmtrain::models {

@@ -14,6 +14,7 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

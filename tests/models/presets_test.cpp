@@ -12,6 +12,7 @@
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

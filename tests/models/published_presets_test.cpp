@@ -8,6 +8,7 @@
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/models/synthetic_sample.h"
 namespace vlmtrain::models {
 namespace {

@@ -6,6 +6,7 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/image/decode.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -15,6 +15,8 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::parity {
 

@@ -7,6 +7,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::parity {
 namespace {

@@ -1,15 +1,13 @@
 #pragma once
 
-#include <c10/core/Device.h>
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/weights/lora_settings.h"
 
 namespace vlmtrain::models {
 

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -10,10 +7,20 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/models/model.h"
-#include "vlmtrain/models/processor.h"
+#include "vlmtrain/base/tensor_fwd.h"
+#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/shard.h"
+
+namespace vlmtrain::nn {
+struct Parameter;  // nn/weights/parameters.h
+}  // namespace vlmtrain::nn
 
 namespace vlmtrain::models {
+
+class Processor;            // processor.h
+struct ProcessorSettings;   // processor.h
+class VisionLanguageModel;  // model.h
 
 /// Builds the model that `folder`/config.json describes, with uninitialized weights. Reads only the
 /// tensor names of weight files. With `lora`, the targeted Linears get adapters. `quantization`
@@ -87,7 +94,7 @@ std::string get_tokenizer_source(const std::string& preset);
 /// tensor at a time. Throws UserError: kUsage for an unknown preset, with the list of presets;
 /// kBadData for an invalid tokenizer; kFailed if the disk is full.
 void write_preset_checkpoint(const std::string& preset, const std::filesystem::path& tokenizer, uint64_t seed,
-                             const std::filesystem::path& out, at::ScalarType dtype = at::kFloat);
+                             const std::filesystem::path& out, at::ScalarType dtype = kFloatType);
 
 /// Writes the unchanged files of a preset, without weights, into the existing `folder`. They
 /// suffice for build_model() and compute_sample_shape(); load_processor() also needs a tokenizer.

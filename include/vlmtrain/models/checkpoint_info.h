@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/model_settings.h"
 
 namespace vlmtrain::models {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/models/processor.h"
-
 namespace vlmtrain::models {
+
+class Processor;  // processor.h
 
 /// Returns the tokens that end an answer: the processor's end of turn and eos_token_id of
 /// `folder`/generation_config.json. If `adapter` is not empty, its generation_config.json, if it

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 
@@ -166,6 +167,10 @@ void AdapterTensors::reject_empty_tensors() const {
       "sharded; save it again with the weights gathered (stage3_gather_16bit_weights_on_model_save), or convert the "
       "training checkpoint with zero_to_fp32.py",
       file_.path().string(), empty_tensors.size(), file_.names().size(), empty_tensors.front());
+}
+
+at::Tensor AdapterTensors::tensor(const std::string& name) const {
+  return file_.tensor(stored_name(name));
 }
 
 std::vector<std::string> AdapterTensors::list_adapted_module_paths() const {

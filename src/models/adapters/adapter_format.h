@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
+
+class VisionLanguageModel;  // vlmtrain/models/model.h
 
 inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
 inline constexpr std::string_view kAdapterWeightsName = "adapter_model.safetensors";
@@ -80,7 +81,7 @@ class AdapterTensors {
   /// The header, the values and the release of a tensor, as in io::SafetensorsFile. `name` must be
   /// one of names().
   const io::TensorInfo& info(const std::string& name) const { return file_.info(stored_name(name)); }
-  at::Tensor tensor(const std::string& name) const { return file_.tensor(stored_name(name)); }
+  at::Tensor tensor(const std::string& name) const;
   void release(const std::string& name) const { file_.release(stored_name(name)); }
 
   /// Returns the paths of the modules with a lora_A.

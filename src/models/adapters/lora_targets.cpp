@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "models/adapters/adapter_format.h"
 #include "models/checkpoints/load_parameters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/weights/name_pattern.h"
 
 namespace vlmtrain::models {

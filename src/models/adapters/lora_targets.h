@@ -3,9 +3,13 @@
 #include <filesystem>
 #include <string>
 
-#include "vlmtrain/models/model.h"
+namespace vlmtrain::nn {
+struct Parameter;  // nn/weights/parameters.h
+}  // namespace vlmtrain::nn
 
 namespace vlmtrain::models {
+
+class VisionLanguageModel;  // vlmtrain/models/model.h
 
 /// Returns the embedding if it is also the output projection; null if the output projection has its
 /// own values. The model owns the result.

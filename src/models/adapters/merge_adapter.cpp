@@ -25,6 +25,7 @@
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/nn/layers/lora_adapter.h"
 #include "vlmtrain/text/template_source.h"
 

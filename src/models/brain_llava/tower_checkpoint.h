@@ -8,9 +8,12 @@
 #include <vector>
 
 #include "models/checkpoints/tensor_source.h"
-#include "models/network/volume_transformer.h"
+#include "models/network/config.h"
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/nn/weights/parameters.h"
+
+namespace vlmtrain::nn {
+struct Parameter;  // nn/weights/parameters.h
+}  // namespace vlmtrain::nn
 
 namespace vlmtrain::models::brain_llava {
 

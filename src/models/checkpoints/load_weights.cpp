@@ -18,6 +18,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/weights/name_pattern.h"
 
 namespace vlmtrain::models {

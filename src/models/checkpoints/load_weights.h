@@ -4,11 +4,17 @@
 #include <filesystem>
 #include <vector>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/memory/host_memory.h"
-#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::nn {
+struct Parameter;  // nn/weights/parameters.h
+}  // namespace vlmtrain::nn
 
 namespace vlmtrain::models {
+
+class VisionLanguageModel;  // vlmtrain/models/model.h
 
 /// Returns the parameters that a checkpoint stores: all except LoRA adapters.
 std::vector<nn::Parameter> get_base_parameters(const VisionLanguageModel& model);

@@ -15,6 +15,8 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/safetensors.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/weights/quantization.h"
 
 namespace vlmtrain::models {
 

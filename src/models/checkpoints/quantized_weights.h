@@ -1,13 +1,13 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
 #include <string>
 
-#include "vlmtrain/models/model.h"
-
 namespace vlmtrain::models {
+
+class VisionLanguageModel;  // vlmtrain/models/model.h
 
 /// Throws UserError (kBadData) if the weights in `folder` are quantized by another program: FP8,
 /// GPTQ, AWQ, compressed-tensors, bitsandbytes, quanto, torchao, MXFP4 and others. Detects them by

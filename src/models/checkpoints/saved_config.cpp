@@ -9,6 +9,7 @@
 #include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 

@@ -1,15 +1,16 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
 #include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "vlmtrain/models/model.h"
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::models {
+
+class VisionLanguageModel;  // vlmtrain/models/model.h
 
 /// Sets all vocabulary sizes in the content of a config.json to `rows`, the rows of the embedding.
 /// Adds the key to the text model's section if it is absent.

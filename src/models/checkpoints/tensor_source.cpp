@@ -14,6 +14,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/torch_file.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -13,10 +11,16 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/models/model.h"
+
+namespace vlmtrain::nn {
+struct Parameter;  // nn/weights/parameters.h
+}  // namespace vlmtrain::nn
 
 namespace vlmtrain::models {
+
+class VisionLanguageModel;  // vlmtrain/models/model.h
 
 /// Returns a hash of the sizes, inodes and modification times of the *.safetensors files in a
 /// folder. It changes when a file is written, added or removed.

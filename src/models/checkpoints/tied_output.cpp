@@ -9,7 +9,9 @@
 
 #include "models/checkpoints/load_weights.h"
 #include "models/checkpoints/tensor_source.h"
+#include "models/family.h"
 #include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <filesystem>
 #include <optional>
@@ -8,10 +8,10 @@
 #include <string>
 #include <string_view>
 
-#include "models/family.h"
-#include "vlmtrain/models/model.h"
-
 namespace vlmtrain::models {
+
+class VisionLanguageModel;  // vlmtrain/models/model.h
+struct Family;              // models/family.h
 
 /// The names of the embedding and the output projection in a checkpoint that stores both.
 struct OutputTensorNames {

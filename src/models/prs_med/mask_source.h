@@ -10,7 +10,10 @@
 
 #include "models/checkpoints/tensor_source.h"
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/nn/weights/parameters.h"
+
+namespace vlmtrain::nn {
+struct Parameter;  // nn/weights/parameters.h
+}  // namespace vlmtrain::nn
 
 namespace vlmtrain::models {
 

@@ -7,6 +7,7 @@
 #include "io/temporary_folder.h"
 #include "models/adapter_folder.h"
 #include "models/adapters/adapter_format.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

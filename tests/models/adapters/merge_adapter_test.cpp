@@ -4,6 +4,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/adapter_folder.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

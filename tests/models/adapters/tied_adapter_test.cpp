@@ -5,6 +5,7 @@
 #include "io/temporary_folder.h"
 #include "models/adapter_folder.h"
 #include "models/adapters/lora_targets.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

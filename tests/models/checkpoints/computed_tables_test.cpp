@@ -9,6 +9,7 @@
 #include "models/checkpoints/tensor_names.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -15,6 +15,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {

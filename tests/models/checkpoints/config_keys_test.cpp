@@ -8,6 +8,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

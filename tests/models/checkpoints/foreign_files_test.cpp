@@ -6,6 +6,7 @@
 #include "parity/tiny_preset.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {

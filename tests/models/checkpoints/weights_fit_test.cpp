@@ -5,6 +5,7 @@
 #include "parity/case.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {
