@@ -1,6 +1,5 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
 #include <nlohmann/json.hpp>
 
 #include <array>
@@ -12,15 +11,29 @@
 #include <vector>
 
 #include "models/processing/processor_changes.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/data/sample/sample_shape.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/size.h"
 #include "vlmtrain/image/video.h"
 #include "vlmtrain/models/assemble.h"
-#include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/models/synthetic_sample.h"
+#include "vlmtrain/nn/weights/lora_settings.h"
+
+namespace vlmtrain::nn {
+struct ParameterSettings;  // nn/weights/parameters.h
+}  // namespace vlmtrain::nn
 
 namespace vlmtrain::models {
+
+class VisionLanguageModel;  // vlmtrain/models/model.h
+
+/// A function that builds the model of the checkpoint in `folder`, whose config.json is `config`.
+using BuildFunction = std::unique_ptr<VisionLanguageModel>(const nlohmann::json& config,
+                                                           const std::filesystem::path& folder,
+                                                           const nn::ParameterSettings& settings);
+/// A function that implements models::assemble_checkpoint().
+using AssembleFunction = AssemblyResult(const AssemblyOptions& options, const std::filesystem::path& out);
 
 /// A model family: its model types and the functions that build its models and processors. In all
 /// functions `config` is the content of `folder`/config.json. Functions throw UserError (kBadData)
@@ -29,8 +42,7 @@ namespace vlmtrain::models {
 struct Family {
   std::vector<std::string_view> model_types;  ///< values of `model_type` in config.json
   /// Implements models::build_model(). `config` has passed the checks that all families share.
-  std::unique_ptr<VisionLanguageModel> (*build)(const nlohmann::json& config, const std::filesystem::path& folder,
-                                                const nn::ParameterSettings& settings);
+  BuildFunction* build;
   /// Implements models::load_processor() for a full checkpoint.
   std::unique_ptr<Processor> (*load_processor)(const nlohmann::json& config, const std::filesystem::path& folder,
                                                const ProcessorSettings& settings);
@@ -65,7 +77,7 @@ struct Family {
                            std::optional<int64_t> requested_side) = nullptr;
   /// Implements models::assemble_checkpoint() for the family's presets. Null: its models cannot be
   /// assembled.
-  AssemblyResult (*assemble_checkpoint)(const AssemblyOptions& options, const std::filesystem::path& out) = nullptr;
+  AssembleFunction* assemble_checkpoint = nullptr;
   /// Returns the changes that make_processor_files() applies for `settings`. Null: the family's
   /// files store none of these settings.
   ProcessorOverrides (*make_processor_overrides)(const nlohmann::json& config, const std::filesystem::path& folder,
@@ -90,38 +102,53 @@ std::string format_volume_model_types();
 /// supported types.
 const Family& find_family(const nlohmann::json& config, const std::filesystem::path& folder);
 
-// Factories of all families, each defined in the family.cpp of its folder.
+// The functions of all families. In its folder, family.cpp defines make_family(), model.cpp build(),
+// and assemble.cpp assemble_checkpoint().
 namespace brain_llava {
 Family make_family();
-}
+BuildFunction build;
+/// Throws UserError (kUsage) also if `options` has a mask model.
+AssembleFunction assemble_checkpoint;
+}  // namespace brain_llava
 namespace causal_lm {
 Family make_family();
-}
+BuildFunction build;
+}  // namespace causal_lm
 namespace gemma3 {
 Family make_family();
-}
+BuildFunction build;
+}  // namespace gemma3
 namespace idefics3 {
 Family make_family();
+BuildFunction build;
 /// Returns the family of SmolVLM: the model of Idefics3 under its later name.
 Family make_smolvlm_family();
 }  // namespace idefics3
 namespace internvl {
 Family make_family();
-}
+BuildFunction build;
+}  // namespace internvl
 namespace llava {
 Family make_family();
-}
+BuildFunction build;
+}  // namespace llava
 namespace nanovlm {
 Family make_family();
-}
+BuildFunction build;
+}  // namespace nanovlm
 namespace prs_med {
 Family make_family();
-}
+BuildFunction build;
+/// Throws UserError (kUsage) also if `options` has a volume tower.
+AssembleFunction assemble_checkpoint;
+}  // namespace prs_med
 namespace qwen2_vl {
 Family make_family();
-}
+BuildFunction build;
+}  // namespace qwen2_vl
 namespace qwen3_vl {
 Family make_family();
-}
+BuildFunction build;
+}  // namespace qwen3_vl
 
 }  // namespace vlmtrain::models

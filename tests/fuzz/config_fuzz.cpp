@@ -1,3 +1,5 @@
+#include <c10/core/ScalarType.h>
+
 #include "fuzz/checkpoint_folder.h"
 #include "fuzz/input.h"
 #include "models/checkpoints/read_model_config.h"

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-// Declarations of LibTorch's types for headers that pass them on but need no definition. A file that reads a tensor, a
-// device or an enumerator of ScalarType includes LibTorch's own header.
+// Declarations of LibTorch's types for headers that only name them. A file that reads a tensor or a
+// device, or names an enumerator of ScalarType, includes LibTorch's own header.
 
 namespace c10 {
 struct Device;
@@ -21,8 +21,8 @@ using IntArrayRef = c10::ArrayRef<int64_t>;
 
 namespace vlmtrain {
 
-/// at::kByte and at::kFloat, for defaults in headers without LibTorch. io/checkpoint/safetensors_header.cpp checks the
-/// values.
+/// at::kByte and at::kFloat, for defaults in headers without LibTorch.
+/// src/io/checkpoint/safetensors_header.cpp checks the values.
 inline constexpr at::ScalarType kByteType{0}, kFloatType{6};
 
 }  // namespace vlmtrain

@@ -15,6 +15,7 @@
 #include "models/checkpoints/read_model_config.h"
 #include "models/checkpoints/tensor_source.h"
 #include "models/checkpoints/tied_output.h"
+#include "models/family.h"
 #include "models/presets.h"
 #include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/error.h"

@@ -53,8 +53,4 @@ class TextModelSource {
   std::string model_prefix_, output_prefix_;  // prefixes of stored names of the model and of the output projection
 };
 
-/// Implements models::assemble_checkpoint() for presets with a volume tower. Throws as
-/// models::assemble_checkpoint(), and UserError (kUsage) if `options` has a mask model.
-AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const std::filesystem::path& out);
-
 }  // namespace vlmtrain::models::brain_llava

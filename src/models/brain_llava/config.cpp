@@ -1,8 +1,11 @@
 #include "models/brain_llava/config.h"
 
+#include <c10/core/ScalarType.h>
+
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::brain_llava {

@@ -7,9 +7,8 @@
 #include <optional>
 #include <string_view>
 
-#include "models/network/activation.h"
-#include "models/network/llama.h"
-#include "models/network/volume_transformer.h"
+#include "models/network/config.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::models::brain_llava {
 

@@ -1,5 +1,6 @@
 #include "models/family.h"
 
+#include <ATen/core/Tensor.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -8,9 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/brain_llava/assemble.h"
 #include "models/brain_llava/config.h"
-#include "models/brain_llava/model.h"
 #include "models/llava/family.h"
 #include "models/processing/chat_template.h"
 #include "models/processing/conversation_processor.h"
@@ -91,11 +90,6 @@ std::unique_ptr<models::Processor> make_processor(const Config& config, text::To
                      .input = {.row = config.make_pixel_row_shape(settings.volume.size, settings.volume.dtype),
                                .image_tokens = config.tokens_per_volume()}},
       settings);
-}
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  return std::make_unique<Model>(Config::from_json(config_json, folder), settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,

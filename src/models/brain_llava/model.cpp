@@ -7,6 +7,7 @@
 
 #include <string_view>
 
+#include "models/family.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::brain_llava {
@@ -79,6 +80,11 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_pat
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
   return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  return std::make_unique<Model>(Config::from_json(config_json, folder), settings);
 }
 
 }  // namespace vlmtrain::models::brain_llava

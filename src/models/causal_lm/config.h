@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "models/gemma3/config.h"
-#include "models/network/llama.h"
+#include "models/network/config.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::causal_lm {

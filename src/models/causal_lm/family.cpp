@@ -1,7 +1,6 @@
 #include "models/family.h"
 
 #include "models/causal_lm/config.h"
-#include "models/causal_lm/model.h"
 #include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
 #include "models/processing/conversation_processor.h"
@@ -12,11 +11,6 @@ namespace {
 
 Config read_config(const nlohmann::json& config, const std::filesystem::path& folder) {
   return Config::from_json(config, (folder / "config.json").string());
-}
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  return make_model(read_config(config_json, folder), settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,

@@ -1,6 +1,7 @@
-#include "models/causal_lm/model.h"
-
 #include "models/gemma3/model.h"
+
+#include "models/causal_lm/config.h"
+#include "models/family.h"
 #include "models/network/llama.h"
 #include "vlmtrain/base/error.h"
 
@@ -67,7 +68,9 @@ class Gemma3ForCausalLm final : public TextOnlyModel {
 
 }  // namespace
 
-std::unique_ptr<VisionLanguageModel> make_model(const Config& config, const nn::ParameterSettings& settings) {
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  const Config config = Config::from_json(config_json, (folder / "config.json").string());
   if (const auto* const gemma = std::get_if<gemma3::TextConfig>(&config.text))
     return std::make_unique<Gemma3ForCausalLm>(*gemma, config.tie_word_embeddings, settings);
   return std::make_unique<LlamaForCausalLm>(std::get<LlamaConfig>(config.text), settings);

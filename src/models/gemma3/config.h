@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/network/rope.h"
-#include "models/network/vision_transformer.h"
+#include "models/network/config.h"
 
 namespace vlmtrain::models::gemma3 {
 

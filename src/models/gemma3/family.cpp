@@ -1,7 +1,6 @@
 #include "models/family.h"
 
 #include "models/gemma3/config.h"
-#include "models/gemma3/model.h"
 #include "models/gemma3/processor.h"
 #include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
@@ -25,14 +24,6 @@ void check_max_pixels(const Config& config, std::optional<int64_t> max_pixels) {
     throw usage_error("{} is {}, but this model resizes every image to {} pixels; raise it to that or more",
                       keys::data::kImageMaxPixels, *max_pixels, pixels);
   }
-}
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  const Config config = read_config(config_json, folder);
-  const auto key_map =
-      llava::make_key_map(llava::CheckpointFormat::kHuggingFace, io::read_checkpoint_tensor_names(folder));
-  return std::make_unique<Model>(config, key_map, ImageProcessorSettings::read(config, folder).normalization, settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,

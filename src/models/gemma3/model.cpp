@@ -7,7 +7,10 @@
 #include <cmath>
 #include <utility>
 
+#include "models/family.h"
+#include "models/gemma3/processor.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/nn/layers/activation.h"
 #include "vlmtrain/nn/layers/linear.h"
 
@@ -172,6 +175,14 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_pat
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
   return text_(batch, image_features, request, recompute_block_counts().language_counts(), cache);
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  const Config config = Config::from_json(config_json, (folder / "config.json").string());
+  const auto key_map =
+      llava::make_key_map(llava::CheckpointFormat::kHuggingFace, io::read_checkpoint_tensor_names(folder));
+  return std::make_unique<Model>(config, key_map, ImageProcessorSettings::read(config, folder).normalization, settings);
 }
 
 }  // namespace vlmtrain::models::gemma3

@@ -12,6 +12,7 @@
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/models/media_preview.h"
 
 namespace vlmtrain::models::gemma3 {
 

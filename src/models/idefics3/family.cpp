@@ -1,7 +1,6 @@
 #include "models/family.h"
 
 #include "models/idefics3/image_processor.h"
-#include "models/idefics3/model.h"
 #include "models/idefics3/processor.h"
 #include "models/idefics3/video_processor.h"
 #include "models/processing/chat_encoder.h"
@@ -13,13 +12,6 @@
 namespace vlmtrain::models::idefics3 {
 
 namespace {
-
-ImageProcessorSettings load_image_processor_settings(const std::filesystem::path& folder) {
-  const auto config = PreprocessorConfig::find_for_images(folder);
-  if (config) return read_image_processor_settings(*config);
-  throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
-                   folder.string());
-}
 
 Config read_config(const nlohmann::json& config, const std::filesystem::path& folder) {
   return Config::from_json(config, (folder / "config.json").string());
@@ -35,12 +27,6 @@ ImageProcessor make_image_processor(const Config& config, const std::filesystem:
         settings.tile_size, config.vision.image_size);
   }
   return ImageProcessor(settings, max_pixels);
-}
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  return std::make_unique<Model>(read_config(config, folder), load_image_processor_settings(folder).normalization,
-                                 settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,

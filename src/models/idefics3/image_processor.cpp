@@ -125,6 +125,13 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
           .normalization = read_normalization(config)};
 }
 
+ImageProcessorSettings load_image_processor_settings(const std::filesystem::path& folder) {
+  const auto config = PreprocessorConfig::find_for_images(folder);
+  if (config) return read_image_processor_settings(*config);
+  throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
+                   folder.string());
+}
+
 ImageProcessorSettings read_frame_settings(const PreprocessorConfig& config) {
   check_config(config,
                {"video_processor_type", "num_frames", "fps", "do_sample_frames", "return_metadata", "video_metadata"});
@@ -176,7 +183,7 @@ TileGrid ImageProcessor::compute_grid(ImageSize size, std::optional<int64_t> max
   return grid == TileGrid{1, 1} ? TileGrid{} : grid;
 }
 
-TiledImage ImageProcessor::process(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
+at::Tensor ImageProcessor::process(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
   VLMTRAIN_CHECK(image.scalar_type() == at::kByte && image.dim() == 3 && image.size(0) == 3,
                  "the image to split must be uint8 [3, height, width]");
   const ImageSize size{image.size(1), image.size(2)};
@@ -192,11 +199,11 @@ TiledImage ImageProcessor::process(const at::Tensor& image, std::optional<int64_
   // The overview has the size of one tile, regardless of the aspect ratio. An image of one cell
   // already has that size.
   const at::Tensor overview = resize(resized, {tile_size, tile_size});
-  if (!grid.is_split()) return {overview.unsqueeze(0), grid};
+  if (!grid.is_split()) return overview.unsqueeze(0);
   at::Tensor tiles = at::empty({grid.num_tiles(), 3, tile_size, tile_size}, at::kByte);
   split_tiles(resized, tile_size, tiles.narrow(0, 0, grid.num_tiles() - 1));
   tiles.select(0, grid.num_tiles() - 1).copy_(overview);
-  return {tiles, grid};
+  return tiles;
 }
 
 at::Tensor ImageProcessor::normalize(const at::Tensor& tiles) const {

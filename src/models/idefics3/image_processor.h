@@ -1,16 +1,17 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 
 #include "models/processing/preprocessor_config.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"
+#include "vlmtrain/image/size.h"
 
 namespace vlmtrain::models::idefics3 {
 
@@ -28,6 +29,10 @@ struct ImageProcessorSettings {
 /// settings.
 ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& config);
 
+/// Reads the settings of the checkpoint in `folder`. Throws as read_image_processor_settings(), and
+/// UserError (kBadData) if the checkpoint has none.
+ImageProcessorSettings load_image_processor_settings(const std::filesystem::path& folder);
+
 /// Reads the settings of video frames from the file of a "SmolVLMVideoProcessor", or from the image
 /// processor's file if it has video settings. Frames are not split. `size` takes precedence over
 /// video_sampling.video_size, as in transformers. Throws as read_image_processor_settings().
@@ -44,12 +49,6 @@ struct TileGrid {
 
   /// Returns the number of tiles: the cells and one for the full image.
   int64_t num_tiles() const { return rows * columns + 1; }
-};
-
-/// The tiles of an image.
-struct TiledImage {
-  at::Tensor tiles;  ///< uint8 [grid.num_tiles(), 3, tile_size, tile_size]: cells row by row, then the full image
-  TileGrid grid;
 };
 
 /// Conversion of images to tiles, bitwise equal to transformers 5.23 with torchvision 0.29. An
@@ -70,8 +69,9 @@ class ImageProcessor {
   /// additional limit for this image. REQUIRES: it is at least one tile.
   TileGrid compute_grid(image::ImageSize size, std::optional<int64_t> max_pixels = std::nullopt) const;
 
-  /// Converts `image`, uint8 [3, height, width] as from image::decode_image(), to tiles.
-  TiledImage process(const at::Tensor& image, std::optional<int64_t> max_pixels = std::nullopt) const;
+  /// Converts `image`, uint8 [3, height, width] as from image::decode_image(), to tiles: uint8
+  /// [grid.num_tiles(), 3, tile_size, tile_size], the cells row by row, then the full image.
+  at::Tensor process(const at::Tensor& image, std::optional<int64_t> max_pixels = std::nullopt) const;
 
   /// Returns the model's input: float32, with shape and device of `tiles`.
   at::Tensor normalize(const at::Tensor& tiles) const;

@@ -14,6 +14,7 @@
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
@@ -121,7 +122,7 @@ class TileReader final : public ImageReader {
     return make_resized_view(size, {.height = grid.rows * side, .width = grid.columns * side});
   }
   at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const override {
-    return image_processor_.process(image, max_pixels).tiles;
+    return image_processor_.process(image, max_pixels);
   }
   std::vector<MediaPreview> preview(const at::Tensor& rows, const MediaLayout& layout, image::ImageSize size,
                                     std::optional<int64_t> max_pixels) const override {
@@ -154,7 +155,7 @@ class FrameReader final : public VideoReader {
     const ImageProcessor frame_processor(settings_.frame_settings);
     std::vector<at::Tensor> tiles;
     video.read_frames(settings_.sample_frame_indices(video.info()),
-                      [&](const at::Tensor& frame) { tiles.push_back(frame_processor.process(frame).tiles); });
+                      [&](const at::Tensor& frame) { tiles.push_back(frame_processor.process(frame)); });
     return at::cat(tiles);
   }
   // Frames are one tile each and cannot shrink; only a sample's images do.

@@ -6,8 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "models/idefics3/config.h"
 #include "models/idefics3/image_processor.h"
-#include "models/idefics3/model.h"
 #include "models/idefics3/video_processor.h"
 #include "vlmtrain/models/processor.h"
 

@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "models/network/activation.h"
-#include "models/network/llama.h"
+#include "models/network/config.h"
 
 namespace vlmtrain::models::internvl {
 

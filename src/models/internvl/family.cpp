@@ -2,7 +2,6 @@
 
 #include "models/internvl/config.h"
 #include "models/internvl/image_processor.h"
-#include "models/internvl/model.h"
 #include "models/internvl/processor.h"
 #include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
@@ -27,13 +26,6 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
     throw data_error("{}: image_seq_length is {}, but the model of config.json produces {} features per tile",
                      path.string(), tokens, config.image_tokens_per_tile());
   }
-}
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  const Config config = Config::from_json(config_json, folder);
-  return std::make_unique<Model>(config, make_key_map(io::read_checkpoint_tensor_names(folder)),
-                                 read_image_settings(folder, config.vision).tile.normalization, settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
@@ -12,6 +10,7 @@
 
 #include "models/internvl/config.h"
 #include "models/processing/preprocessor_config.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/image/size.h"

@@ -6,8 +6,11 @@
 
 #include <vector>
 
+#include "models/family.h"
+#include "models/internvl/image_processor.h"
 #include "models/network/patch_embedding.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/layers/activation.h"
 
@@ -174,6 +177,13 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_pat
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
   return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  const Config config = Config::from_json(config_json, folder);
+  return std::make_unique<Model>(config, make_key_map(io::read_checkpoint_tensor_names(folder)),
+                                 read_image_settings(folder, config.vision).tile.normalization, settings);
 }
 
 }  // namespace vlmtrain::models::internvl

@@ -11,7 +11,7 @@
 #include "models/internvl/config.h"
 #include "models/network/block_list.h"
 #include "models/network/llama.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/byte_images.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/layers/linear.h"

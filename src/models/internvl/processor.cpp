@@ -9,6 +9,7 @@
 #include "models/media/image_tiles.h"
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::internvl {

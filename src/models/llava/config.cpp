@@ -1,6 +1,6 @@
 #include "models/llava/config.h"
 
-#include "models/network/vision_transformer.h"
+#include "models/network/config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 

@@ -6,9 +6,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "models/network/activation.h"
-#include "models/network/llama.h"
-#include "models/network/vision_transformer.h"
+#include "models/network/config.h"
 
 namespace vlmtrain::models::llava {
 

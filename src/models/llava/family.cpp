@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "models/llava/config.h"
-#include "models/llava/model.h"
 #include "models/llava/processor.h"
 #include "models/processing/chat_encoder.h"
 #include "models/processing/chat_template.h"
@@ -15,11 +14,6 @@
 namespace vlmtrain::models::llava {
 
 namespace {
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  return std::make_unique<Model>(ModelSpec::read(config_json, folder), settings);
-}
 
 /// Throws UserError if processor_config.json gives another number of tokens per image than
 /// config.json; transformers would use it.

@@ -4,7 +4,7 @@
 
 #include "models/family.h"
 #include "models/media/mask_input.h"
-#include "models/network/llama.h"
+#include "models/network/config.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::llava {

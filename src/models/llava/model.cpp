@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "models/family.h"
 #include "models/llava/processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
@@ -123,6 +124,11 @@ void Model::add_saved_settings(nlohmann::ordered_json& json) const {
   if (config().checkpoint_format == CheckpointFormat::kOriginal && !json.contains("vision_config")) {
     json["vision_config"] = config().vision_config;
   }
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  return std::make_unique<Model>(ModelSpec::read(config_json, folder), settings);
 }
 
 }  // namespace vlmtrain::models::llava

@@ -7,6 +7,7 @@
 #include "models/checkpoints/tensor_names.h"
 #include "models/llava/config.h"
 #include "models/network/llama.h"
+#include "models/network/vision_transformer.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/models/model.h"
 

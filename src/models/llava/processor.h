@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -11,6 +9,7 @@
 #include "models/media/image_view.h"
 #include "models/media/mask_input.h"
 #include "models/processing/preprocessor_config.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"

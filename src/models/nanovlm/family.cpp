@@ -1,6 +1,5 @@
 #include "models/family.h"
 
-#include "models/nanovlm/model.h"
 #include "models/nanovlm/processor.h"
 #include "models/processing/chat_template.h"
 #include "vlmtrain/base/option_keys.h"
@@ -12,11 +11,6 @@ namespace {
 
 Config read_config(const nlohmann::json& config, const std::filesystem::path& folder) {
   return Config::from_json(config, (folder / "config.json").string());
-}
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  return std::make_unique<Model>(read_config(config, folder), io::read_checkpoint_tensor_names(folder), settings);
 }
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config, const std::filesystem::path& folder,

@@ -12,6 +12,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/image/resize.h"
+#include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::nanovlm {

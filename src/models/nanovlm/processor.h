@@ -1,13 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "models/nanovlm/model.h"
-#include "vlmtrain/image/decode.h"
+#include "models/nanovlm/config.h"
+#include "vlmtrain/base/tensor_fwd.h"
+#include "vlmtrain/image/size.h"
 #include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models::nanovlm {

@@ -1,5 +1,7 @@
 #include "models/network/activation.h"
 
+#include <ATen/core/Tensor.h>
+
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models {

@@ -1,10 +1,9 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <string>
 #include <string_view>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/nn/layers/activation.h"
 
 namespace vlmtrain::models {

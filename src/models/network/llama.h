@@ -1,7 +1,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <optional>
@@ -10,7 +9,7 @@
 #include <vector>
 
 #include "models/network/block_list.h"
-#include "models/network/rope.h"
+#include "models/network/config.h"
 #include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/attention/attention.h"
@@ -21,54 +20,6 @@
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
-
-/// The supported `model_type` of a text model.
-enum class TextModelType { kLlama, kMistral, kQwen2, kQwen3, kSmolLm3 };
-
-/// The module names in a checkpoint; the defaults are transformers'.
-struct LlamaModuleNames {
-  std::string_view embedding = "embed_tokens";
-  std::string_view blocks = "layers";
-  std::string_view attention = "self_attn", attention_output = "o_proj";
-  std::string_view input_norm = "input_layernorm", post_attention_norm = "post_attention_layernorm";
-};
-
-/// The configuration of a Llama decoder (Touvron et al. 2023, arXiv 2302.13971) with grouped-query
-/// attention, or of one of its variants: Mistral (Jiang et al. 2023, arXiv 2310.06825) has a
-/// sliding window. Qwen2 (Yang et al. 2024, arXiv 2407.10671) has biases of query, key and value.
-/// Qwen3 (Yang et al. 2025, arXiv 2505.09388) has QK-norm. SmolLM3 (Bakouch et al. 2025,
-/// https://huggingface.co/blog/smollm3) has blocks without RoPE (NoPE, arXiv 2501.18795).
-struct LlamaConfig {
-  TextModelType type = TextModelType::kLlama;
-  int64_t vocab_size = 32000;
-  int64_t max_positions = 2048;
-  int64_t hidden_size = 4096;
-  int64_t intermediate_size = 11008;
-  int64_t num_layers = 32;
-  int64_t num_heads = 32;
-  int64_t num_key_value_heads = 32;
-  int64_t head_dim = 128;
-  double rms_norm_eps = 1e-6;
-  RopeConfig rope = {};
-  std::vector<bool> uses_rope = {};                      ///< of each block; empty: all blocks do
-  std::optional<int64_t> sliding_window = std::nullopt;  ///< tokens that a token attends to, itself included
-  bool qk_norm = false;
-  bool qkv_bias = false;
-  bool attention_output_bias = false;
-  bool mlp_bias = false;
-  bool tie_word_embeddings = false;
-  LlamaModuleNames names = {};
-
-  /// Reads a config with `model_type` llama (the default), mistral, qwen2, qwen3 or smollm3, with
-  /// transformers' defaults of that type. `source` names the file in errors.
-  static LlamaConfig from_json(const nlohmann::json& config, const std::string& source);
-
-  /// Returns whether some blocks have no RoPE.
-  bool has_blocks_without_rope() const;
-  /// Estimates the number of parameters. Counts matrices only, and the output projection even if it
-  /// is tied.
-  double num_parameters() const;
-};
 
 /// The inputs that all blocks of a forward pass share.
 struct LlamaForwardContext {

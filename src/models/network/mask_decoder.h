@@ -1,29 +1,17 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "models/network/activation.h"
+#include "models/network/config.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/norm.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
-
-/// The configuration of a TwoWayTransformer.
-struct TwoWayTransformerConfig {
-  int64_t hidden_size = 256;
-  int64_t mlp_dim = 2048;
-  int64_t num_layers = 2;
-  int64_t num_heads = 8;
-  int64_t attention_downsample_rate = 2;  ///< hidden_size / width of cross-attention
-  double layer_norm_eps = 1e-6;
-  Activation activation = Activation::kRelu;
-};
 
 /// The tokens and the image features of each mask.
 struct TokensAndFeatures {
@@ -81,20 +69,6 @@ class TwoWayTransformer {
   std::vector<TwoWayBlock> blocks_;
   ProjectedAttention final_attention_;
   nn::LayerNorm final_norm_;
-};
-
-/// The configuration of SAM's mask decoder. All published checkpoints have the default values.
-struct MaskDecoderConfig {
-  TwoWayTransformerConfig transformer = {};
-  int64_t num_mask_tokens = 4;  ///< tokens of masks, of which only the first is used
-
-  int64_t hidden_size() const { return transformer.hidden_size; }
-
-  /// Reads transformers' SamMaskDecoderConfig. `source` names the file in errors.
-  static MaskDecoderConfig from_json(const nlohmann::json& config, const std::string& source);
-
-  /// Estimates the number of parameters.
-  double num_parameters() const;
 };
 
 /// A transposed convolution with kernel and stride 2, computed as a Linear per output pixel. Names

@@ -17,17 +17,14 @@ namespace vlmtrain::models {
 /// The interface of image encoders for mask prediction.
 class MaskImageEncoder {
  public:
-  /// Pixels per feature along an image's side.
-  static constexpr int64_t kFeatureStride = 16;
-
   MaskImageEncoder() = default;
   virtual ~MaskImageEncoder() = default;
   MaskImageEncoder(const MaskImageEncoder&) = delete;
   MaskImageEncoder& operator=(const MaskImageEncoder&) = delete;
 
   /// Encodes normalized pixels [images, 3, side, side] of the model's dtype to features [images ·
-  /// (side / kFeatureStride)², channels], image by image and row by row. SamVit requires the
-  /// configured side; TinyVit takes any multiple of kFeatureStride. The first `recomputed_blocks`
+  /// (side / kMaskFeatureStride)², channels], image by image and row by row. SamVit requires the
+  /// configured side; TinyVit takes any multiple of kMaskFeatureStride. The first `recomputed_blocks`
   /// blocks save only their input for the backward pass.
   virtual at::Tensor operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const = 0;
   /// Returns the number of blocks that can be recomputed.

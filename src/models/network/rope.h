@@ -1,11 +1,12 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::models {
 

@@ -76,9 +76,9 @@ SamVitConfig SamVitConfig::from_json(const nlohmann::json& json, const std::stri
     throw data_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
                      config.num_heads);
   }
-  if (config.patch_size != MaskImageEncoder::kFeatureStride) {
+  if (config.patch_size != kMaskFeatureStride) {
     throw data_error("{}: patch_size {} is not supported; it must be {}", source, config.patch_size,
-                     MaskImageEncoder::kFeatureStride);
+                     kMaskFeatureStride);
   }
   if (config.image_size % config.patch_size != 0) {
     throw data_error("{}: image_size {} is not a multiple of patch_size {}", source, config.image_size,

@@ -1,13 +1,12 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <nlohmann/json.hpp>
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "models/network/activation.h"
+#include "models/network/config.h"
 #include "models/network/mask_encoder.h"
 #include "vlmtrain/nn/layers/convolution.h"
 #include "vlmtrain/nn/layers/linear.h"
@@ -15,35 +14,6 @@
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
-
-/// The configuration of SAM's image encoder. The defaults are those of ViT-B.
-struct SamVitConfig {
-  int64_t hidden_size = 768;
-  int64_t output_channels = 256;
-  int64_t num_layers = 12;
-  int64_t num_heads = 12;
-  int64_t image_size = 1024;
-  int64_t patch_size = 16;
-  int64_t mlp_dim = 3072;
-  double layer_norm_eps = 1e-6;
-  Activation activation = Activation::kGelu;
-  bool qkv_bias = true;
-  bool uses_absolute_positions = true;
-  bool uses_relative_positions = true;
-  int64_t window_size = 14;                                      ///< side of the attention windows, in patches
-  std::vector<int64_t> global_attention_blocks = {2, 5, 8, 11};  ///< blocks with attention over the full image
-
-  /// Reads transformers' SamVisionConfig. `source` names the file in errors.
-  static SamVitConfig from_json(const nlohmann::json& config, const std::string& source);
-
-  /// Estimates the number of parameters.
-  double num_parameters() const;
-
-  /// Returns the number of patches along an image's side.
-  int64_t patches_per_side() const { return image_size / patch_size; }
-  /// Returns the window size of a block; 0: attention over the full image.
-  int64_t get_window_size(int64_t block) const;
-};
 
 /// Attention over a square of patches with decomposed relative positions (Li et al. 2021, arXiv
 /// 2112.01526, section 4.1). The score of a query and a key adds the products of the query with two

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <nlohmann/json.hpp>
 
 #include <array>
 #include <cstdint>
@@ -10,55 +9,12 @@
 #include <vector>
 
 #include "models/network/block_list.h"
+#include "models/network/config.h"
 #include "models/network/vision_transformer.h"
 #include "vlmtrain/nn/layers/norm.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
-
-/// Values for the three axes of a volume, in the order of its tensor dimensions x, y, z.
-using VolumeShape = std::array<int64_t, 3>;
-
-/// The position encoding of patches.
-enum class VolumePositionEncoding {
-  kLearned,     ///< one table with an entry per patch: volumes of one size only
-  kFactorized,  ///< one table per axis, summed: volumes of any size within the tables
-};
-
-/// The `vision_config` of model_type vit_3d: a vision transformer for volumes with the structure
-/// and parameter names of MONAI's `networks.nets.ViT` (Cardoso et al. 2022, arXiv 2211.02701).
-struct VolumeTransformerConfig {
-  VisionTransformerConfig block_config;  ///< settings of the blocks and the final norm; other members are ignored
-  int64_t channels = 1;
-  int64_t patch_size = 16;             ///< side of a cubic patch, in voxels
-  VolumeShape image_size{96, 96, 96};  ///< in voxels, of the volumes in pretraining
-  VolumePositionEncoding positions = VolumePositionEncoding::kLearned;
-  VolumeShape max_patches{6, 6, 6};  ///< entries of the position tables along each axis
-  bool has_class_token = false;      ///< a learned token before the patches, which is not in the output
-  /// Names of the modalities with an embedding. Embedding i + 1 belongs to modalities[i], embedding
-  /// 0 to unknown modalities. Empty: no modality embeddings.
-  std::vector<std::string> modalities;
-
-  /// Reads a `vision_config`. `source` names the file in errors. Throws UserError (kBadData).
-  static VolumeTransformerConfig from_json(const nlohmann::json& json, const std::string& source);
-
-  /// Returns `requested` in voxels (nullopt: image_size). Throws UserError (kUsage) for a size that
-  /// the tower does not support.
-  VolumeShape resolve_volume_size(const std::optional<VolumeShape>& requested) const;
-  /// Returns the number of patches along each axis of a volume of `volume` voxels.
-  VolumeShape compute_grid(const VolumeShape& volume) const;
-  /// Estimates the number of parameters. Ignores biases, norms and modality embeddings.
-  double num_parameters() const;
-};
-
-/// Returns a string such as "96x96x64".
-std::string format_volume_shape(const VolumeShape& axes);
-
-/// Returns the numbers under `key`: a list of three, or one number for all axes; `fallback` if
-/// absent. `source` names the file in errors. Throws UserError (kBadData) if a number is not from 1
-/// to `max`.
-VolumeShape read_volume_shape(const nlohmann::json& json, std::string_view key, const VolumeShape& fallback,
-                              int64_t max, const std::string& source);
 
 /// A vision transformer for volumes. Each volume attends to itself only.
 class VolumeTransformer {

@@ -48,8 +48,4 @@ class LlavaSource {
   BaseWeights base_weights_;
 };
 
-/// Implements models::assemble_checkpoint() for presets whose model predicts masks. Throws as
-/// models::assemble_checkpoint(), and UserError (kUsage) if `options` has a volume tower.
-AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const std::filesystem::path& out);
-
 }  // namespace vlmtrain::models::prs_med

@@ -2,7 +2,7 @@
 
 #include "models/checkpoints/config_checks.h"
 #include "models/llava/config.h"
-#include "models/network/mask_encoder.h"
+#include "models/network/config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/json.h"
@@ -67,9 +67,9 @@ int64_t Config::channels() const {
 
 int64_t Config::side(std::optional<int64_t> requested_side) const {
   const int64_t side = requested_side.value_or(image_size);
-  if (side % MaskImageEncoder::kFeatureStride != 0) {
+  if (side % kMaskFeatureStride != 0) {
     throw usage_error("{}: is {}, but a mask encoder needs multiples of {}", keys::data::kMaskImageSize, side,
-                      MaskImageEncoder::kFeatureStride);
+                      kMaskFeatureStride);
   }
   if (side != image_size && std::holds_alternative<SamVitConfig>(encoder)) {
     throw usage_error(

@@ -7,9 +7,7 @@
 #include <string>
 #include <variant>
 
-#include "models/network/mask_decoder.h"
-#include "models/network/sam_vit.h"
-#include "models/network/tiny_vit.h"
+#include "models/network/config.h"
 
 namespace vlmtrain::models::prs_med {
 

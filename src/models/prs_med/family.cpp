@@ -2,20 +2,12 @@
 
 #include "models/llava/family.h"
 #include "models/processing/chat_encoder.h"
-#include "models/prs_med/assemble.h"
 #include "models/prs_med/config.h"
-#include "models/prs_med/model.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models::prs_med {
 
 namespace {
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  const Config config = Config::from_json(config_json, folder);
-  return std::make_unique<Model>(config, llava::ModelSpec::read(config.llava_config, folder), settings);
-}
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
                                                   const std::filesystem::path& folder,

@@ -6,10 +6,7 @@
 #include <cmath>
 #include <vector>
 
-#include "models/network/mask_decoder.h"
-#include "models/network/mask_encoder.h"
-#include "models/network/sam_vit.h"
-#include "models/network/tiny_vit.h"
+#include "models/network/config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
@@ -124,7 +121,7 @@ ordered_json make_sam_vit_config(const ModuleTensorShapes& shapes, int64_t side)
           {"output_channels", shapes.size("neck.0.weight", 0, defaults.output_channels)},
           {"num_hidden_layers", blocks},
           {"num_attention_heads", std::max<int64_t>(1, width / std::max<int64_t>(1, head_dim))},
-          {"patch_size", MaskImageEncoder::kFeatureStride},
+          {"patch_size", kMaskFeatureStride},
           {"mlp_dim", shapes.size(make_block_tensor_name(0, "mlp.lin1.weight"), 0, 4 * width)},
           {"layer_norm_eps", defaults.layer_norm_eps},
           {"qkv_bias", shapes.contains(make_block_tensor_name(0, "attn.qkv.bias"))},
@@ -200,7 +197,7 @@ ordered_json read_mask_sizes(const TensorSource& tensors, MaskCheckpointFormat f
             {"mask_decoder", make_decoder_config(tensors)}};
   }
   const int64_t features = encoder_shapes.size("pos_embed", 1, SamVitConfig().patches_per_side());
-  return {{"image_size", features * MaskImageEncoder::kFeatureStride},
+  return {{"image_size", features * kMaskFeatureStride},
           {"vision_encoder", make_sam_vit_config(encoder_shapes, features)},
           {"mask_decoder", make_decoder_config(tensors)}};
 }

@@ -6,8 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "models/family.h"
 #include "models/network/activation.h"
 #include "models/network/patch_embedding.h"
+#include "models/network/sam_vit.h"
+#include "models/network/tiny_vit.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/memory/allocation_trace.h"
 
@@ -70,8 +73,14 @@ at::Tensor Model::compute_mask_logits(const data::MaskBatch& masks, const at::Te
                                       int64_t images_per_pass) const {
   parameters().prepare_non_block_parameters();
   const memory::ComponentScope memory_scope(memory::Component::kMasks);
-  return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / MaskImageEncoder::kFeatureStride,
+  return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / kMaskFeatureStride,
                   prompt_projector_(hidden), masks.image_indices);
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  const Config config = Config::from_json(config_json, folder);
+  return std::make_unique<Model>(config, llava::ModelSpec::read(config.llava_config, folder), settings);
 }
 
 }  // namespace vlmtrain::models::prs_med

@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/network/activation.h"
-#include "models/network/llama.h"
+#include "models/network/config.h"
 
 namespace vlmtrain::models::qwen2_vl {
 

@@ -8,7 +8,6 @@
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/media_readers.h"
-#include "models/qwen2_vl/model.h"
 #include "models/qwen2_vl/processor.h"
 #include "models/qwen2_vl/video_processor.h"
 #include "vlmtrain/base/error.h"
@@ -17,13 +16,6 @@
 namespace vlmtrain::models::qwen2_vl {
 
 namespace {
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  const Config config = Config::from_json(config_json, folder);
-  return std::make_unique<Model>(config, QwenKeyMap::detect(io::read_checkpoint_tensor_names(folder)),
-                                 read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
-}
 
 text::MediaMarkup make_media_markup(std::string_view pad) {
   return {.block = format_vision_block(pad), .token = std::string(pad)};

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "models/media/frame_sampling.h"
+#include "models/qwen2_vl/patch_writer.h"
+#include "vlmtrain/models/media_preview.h"
 
 namespace vlmtrain::models::qwen2_vl {
 

@@ -5,7 +5,10 @@
 #include <string_view>
 #include <utility>
 
+#include "models/family.h"
+#include "models/qwen2_vl/image_processor.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/memory/device_copy.h"
 
 namespace vlmtrain::models::qwen2_vl {
@@ -75,6 +78,13 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_pat
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::KeyValueCache* cache) const {
   return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  const Config config = Config::from_json(config_json, folder);
+  return std::make_unique<Model>(config, QwenKeyMap::detect(io::read_checkpoint_tensor_names(folder)),
+                                 read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
 }
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -4,7 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/sample_processor.h"
+#include "vlmtrain/data/sample/sample_shape.h"
 
 namespace vlmtrain::models::qwen2_vl {
 

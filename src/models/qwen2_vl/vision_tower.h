@@ -10,8 +10,8 @@
 
 #include "models/network/block_list.h"
 #include "models/qwen2_vl/config.h"
-#include "vlmtrain/data/sample/sample.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/image/byte_images.h"
 #include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/norm.h"

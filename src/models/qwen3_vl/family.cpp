@@ -6,7 +6,6 @@
 #include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "models/qwen2_vl/media_readers.h"
-#include "models/qwen3_vl/model.h"
 #include "models/qwen3_vl/processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
@@ -15,13 +14,6 @@
 namespace vlmtrain::models::qwen3_vl {
 
 namespace {
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  const Config config = Config::from_json(config_json, folder);
-  return std::make_unique<Model>(
-      config, qwen2_vl::read_image_settings(folder, config.vision, std::nullopt).normalization, settings);
-}
 
 /// Returns the markup of a video in the chat template. In the layout that the checkpoints were
 /// trained with, time stamps and frames replace the whole block. In that of transformers 5, they

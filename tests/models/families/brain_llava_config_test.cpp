@@ -7,6 +7,7 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {

@@ -8,6 +8,8 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/models/synthetic_sample.h"
 #include "vlmtrain/text/read_tokenizer.h"
 

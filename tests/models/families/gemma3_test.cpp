@@ -11,6 +11,7 @@
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::gemma3 {
 namespace {

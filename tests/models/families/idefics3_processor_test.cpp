@@ -7,8 +7,11 @@
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/models/media_preview.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
 namespace {

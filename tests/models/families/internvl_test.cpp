@@ -10,6 +10,7 @@
 #include "models/internvl/processor.h"
 #include "parity/case.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models::internvl {

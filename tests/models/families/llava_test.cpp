@@ -10,6 +10,7 @@
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {

@@ -12,6 +12,8 @@
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/models/media_preview.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models::nanovlm {

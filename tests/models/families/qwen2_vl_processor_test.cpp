@@ -8,6 +8,8 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/image/encode.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/models/media_preview.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models::qwen2_vl {

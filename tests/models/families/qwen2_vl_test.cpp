@@ -9,6 +9,7 @@
 #include "models/qwen2_vl/config.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"
+#include "models/qwen2_vl/patch_writer.h"
 #include "models/qwen2_vl/position_ids.h"
 #include "models/qwen2_vl/video_processor.h"
 #include "models/qwen2_vl/vision_tower.h"

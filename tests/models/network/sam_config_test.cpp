@@ -1,8 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
-#include "models/network/mask_decoder.h"
-#include "models/network/sam_vit.h"
+#include "models/network/config.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models {
