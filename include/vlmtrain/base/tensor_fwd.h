@@ -8,15 +8,12 @@
 namespace c10 {
 struct Device;
 enum class ScalarType : int8_t;
-template <class T>
-class ArrayRef;
 }  // namespace c10
 
 namespace at {
 class Tensor;
 using c10::Device;
 using c10::ScalarType;
-using IntArrayRef = c10::ArrayRef<int64_t>;
 }  // namespace at
 
 namespace vlmtrain {
