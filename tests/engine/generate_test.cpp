@@ -32,7 +32,7 @@ at::Tensor to_matrix(const nlohmann::json& rows) {
   return result;
 }
 
-/// Reference values from tests/parity/reference/make_sampling.py.
+/// Reference values from tests/parity/reference/modules/sampling.py.
 TEST(Sampling, MatchesTransformers) {
   const auto cases = io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/engine/data/sampling.json");
   ASSERT_GE(cases.size(), 8U);

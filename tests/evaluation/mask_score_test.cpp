@@ -25,7 +25,7 @@ at::Tensor make_disc(int64_t side, int64_t y, int64_t x, int64_t radius) {
   return mask;
 }
 
-/// tests/parity/reference/make_mask_scores.py
+/// tests/parity/reference/modules/mask_scores.py
 TEST(MaskScore, MatchesMonai) {
   const json reference =
       json::parse(std::ifstream(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/evaluation/data/mask_scores.json"));

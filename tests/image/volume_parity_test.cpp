@@ -1,4 +1,4 @@
-// What nibabel and MONAI make of scans: tests/parity/reference/make_volume_reference.py.
+// What nibabel and MONAI make of scans: tests/parity/reference/modules/volumes.py.
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -29,7 +29,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 /// Weights of MONAI's ViT under its names, listed by
-/// tests/parity/reference/modules/make_volume_tower_reference.py.
+/// tests/parity/reference/modules/volume_tower.py.
 class MonaiTower {
  public:
   explicit MonaiTower(const std::string& name)

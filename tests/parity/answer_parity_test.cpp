@@ -22,7 +22,7 @@ void PrintTo(const Answers& answers, std::ostream* out) {
   *out << answers.parity_case << " " << answers.adapter;
 }
 
-/// Reads the answers written by reference/make_answers.py.
+/// Reads the answers written by reference/kinds/answers.py.
 std::vector<Answers> read_answers() {
   std::map<std::pair<std::string, std::string>, Answers> answers_by_case;
   const auto folder = std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/parity/data";

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kNamePrefix = "image_encoder.";
 
-/// Case of reference/modules/make_tiny_vit_reference.py, with encoders that have its weights.
+/// Case of reference/modules/tiny_vit.py, with encoders that have its weights.
 class TinyVitParity : public testing::TestWithParam<std::string> {
  protected:
   /// Features, and gradients of all tensors that have one.

@@ -155,7 +155,7 @@ def check_format(bench, model):
     from bench import ROOT
 
     sys.path.insert(0, str(ROOT / "tests" / "parity" / "reference"))
-    import make_quantization_reference as reference
+    from library import bitsandbytes_cpu as reference
 
     library = reference.use_pytorch_implementations()
     peer = Peer(bench, model, "fp32", device="cpu")

@@ -24,7 +24,7 @@ at::Tensor make_skip_flag(bool skip) {
   return at::full({}, skip, at::kBool);
 }
 
-/// Reference values of bitsandbytes (tests/parity/reference/make_optimizer_reference.py).
+/// Reference values of bitsandbytes (tests/parity/reference/modules/optimizer_8bit.py).
 at::Tensor reference(const std::string& name) {
   static const io::SafetensorsFile file(std::filesystem::path(VLMTRAIN_SOURCE_DIR) /
                                         "tests/parity/data/optimizer_8bit.safetensors");

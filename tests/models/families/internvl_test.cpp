@@ -22,7 +22,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Returns results of transformers (tests/parity/reference/modules/make_internvl_layouts.py).
+/// Returns results of transformers (tests/parity/reference/modules/internvl_layouts.py).
 const json& read_reference() {
   static const json content =
       io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/internvl.json");

@@ -24,7 +24,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::UnorderedElementsAreArray;
 
-/// Returns an image of tests/parity/reference/modules/make_nanovlm_images.py.
+/// Returns an image of tests/parity/reference/modules/images.py.
 at::Tensor make_image(int64_t height, int64_t width) {
   at::Tensor image = at::empty({3, height, width}, at::kByte);
   auto values = image.accessor<uint8_t, 3>();

@@ -25,7 +25,7 @@ using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Returns results of transformers (tests/parity/reference/modules/make_qwen_layouts.py).
+/// Returns results of transformers (tests/parity/reference/modules/qwen_layouts.py).
 const json& read_reference() {
   static const json content =
       io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/qwen2_vl.json");

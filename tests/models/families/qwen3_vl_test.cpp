@@ -26,7 +26,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Returns results of transformers (tests/parity/reference/modules/make_qwen3_layouts.py).
+/// Returns results of transformers (tests/parity/reference/modules/qwen3_layouts.py).
 json read_reference(const char* section) {
   return io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/qwen3_vl.json").at(section);
 }

@@ -16,7 +16,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 /// Returns results of transformers and num2words
-/// (tests/parity/reference/make_smolvlm_video_reference.py).
+/// (tests/parity/reference/modules/smolvlm_layouts.py).
 const json& read_reference() {
   static const json content =
       io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/smolvlm_videos.json");

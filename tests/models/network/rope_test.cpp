@@ -17,7 +17,7 @@ using io::get_error_message;
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// The file is written by tests/parity/reference/modules/make_rope.py.
+/// The file is written by tests/parity/reference/modules/rope.py.
 TEST(Rope, FrequenciesMatchTransformers) {
   const auto cases = io::read_json(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "tests/models/data/rope.json");
   EXPECT_EQ(cases.size(), 7U);

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from transformers import AutoProcessor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the folder of library/
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the folder of kinds/
 
-from make_chat_reference import find_blocks, with_files
+from kinds.chats import find_blocks, with_files
 
 
 def make_turns(record):

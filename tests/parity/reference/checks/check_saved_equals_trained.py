@@ -30,10 +30,10 @@ import transformers
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the folder of library/
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the folder of kinds/
 
 from check_hand_over import Vlmtrain, presets
-from make_chat_reference import find_blocks, with_files
+from kinds.chats import find_blocks, with_files
 
 TOLERANCE = 1e-5
 MAX_PIXELS = 12544

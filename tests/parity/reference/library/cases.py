@@ -1,20 +1,35 @@
-"""The cases: a small model, images, conversations."""
+"""A case of a reference: a small model, samples, and the images and videos that the samples name."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from library.checkpoints import Shape
+from library import test_images
+from library.conversation import image_paths
+
+# File name -> (width, height, seed, mode).
+IMAGES = {
+    "cat.png": (70, 53, 1, "RGB"), "wide.jpg": (90, 31, 2, "RGB"), "tall.png": (30, 81, 3, "L"), "small.png": (11, 9, 4, "RGB"),
+}
+# Folders of frames, 2 a second: name -> (frames, width, height, seed).
+VIDEOS = {"ball": (10, 40, 27, 5), "door": (5, 22, 46, 6)}
 
 
 @dataclass
 class Case:
-    """images: file name -> (width, height, seed, mode). generate: id of the sample whose first turn is answered."""
+    """One small model and its samples.
+
+    shape: of the checkpoint, a type of each family. generate: id of the sample whose first turn is answered. images: as IMAGES;
+    None: those of IMAGES that the samples name.
+    """
 
     name: str
     about: str
-    shape: Shape
+    shape: Any
     samples: list[dict]
-    source_images: dict[str, tuple] = field(default_factory=dict)
     generate: str | None = None
+    images: dict[str, tuple] | None = None
 
 
 def sample(name, images, *turns):
@@ -27,90 +42,58 @@ def sample(name, images, *turns):
     return record
 
 
-CASES = [
-    Case(
-        name="grouped_tied_one_image",
-        about="grouped queries, tied embeddings, one image that is not split, chat template in chat_template.json",
-        shape=Shape(
-            seed=11, tie_embeddings=True, text_layers=3, tile_side=48, split_images=False,
-            chat_template_file="chat_template.json", rope_theta=10000.0,
-        ),
-        source_images={"cat.png": (70, 53, 1, "RGB")},
-        samples=[
-            sample("one", ["cat.png"], "<image>\nWhat is shown in this picture?", "A cat on the table, near 2 balls."),
-        ],
-        generate="one",
-    ),
-    Case(
-        name="full_heads_untied_tiles",
-        about="as many key as query heads, its own lm_head, two images in tiles of different grids, two rounds, "
-        "config.json with the gaps and the strange keys of published ones",
-        shape=Shape(seed=12, key_value_heads=4, omit_defaults=True),
-        source_images={"wide.jpg": (90, 60, 2, "RGB"), "tall.png": (45, 81, 3, "L")},
-        samples=[
-            sample(
-                "two_rounds", ["wide.jpg", "tall.png"],
-                "<image>\nDescribe the first image.", "It shows the right kidney with a stone.",
-                "<image>\nAnd this one? Is there a fracture?", "No, there is none; the outline is smooth.",
-            ),
-        ],
-        generate="two_rounds",
-    ),
-    Case(
-        name="smolvlm_type_sharded",
-        about="model_type smolvlm, head_dim of its own, more vocabulary rows than tokens, shards, three images in one turn, "
-        "files as transformers 5 saves them",
-        shape=Shape(
-            model_type="smolvlm", layout="saved", seed=13, hidden_size=48, head_dim=16, vocabulary_size=408,
-            longest_edge=64, rope_theta=273768.0,
-            shards={
-                "model.vision_model": "model-00001-of-00003.safetensors",
-                "model.connector": "model-00001-of-00003.safetensors",
-                "model.text_model": "model-00002-of-00003.safetensors",
-                "model.text_model.layers.1": "model-00003-of-00003.safetensors",
-                "lm_head": "model-00003-of-00003.safetensors",
-            },
-        ),
-        source_images={
-            "a.png": (64, 64, 4, "RGB"), "b.jpg": (120, 40, 5, "RGB"), "c.png": (33, 47, 6, "RGB"),
-        },
-        samples=[
-            sample(
-                "three", ["a.png", "b.jpg", "c.png"],
-                "<image>\n<image>\n<image>\nHow many images are there?", "There are three images, and the third is darker.",
-            ),
-        ],
-        generate="three",
-    ),
-    Case(
-        name="text_only",
-        about="no image: the vision tower gets no gradient and AdamW leaves it alone, decay included",
-        shape=Shape(seed=14, text_layers=3, key_value_heads=1),
-        samples=[
-            sample(
-                "words", [],
-                "Which colour is the ball?", "The ball is red. It isn't on the table!",
-                "How many are there?", "42",
-                "Grüße, 東京?", "Ça va… 🙂",
-            ),
-        ],
-    ),
-    Case(
-        name="mixed_batch",
-        about="four samples of unequal length and label count in one step",
-        shape=Shape(seed=15, key_value_heads=1, tie_embeddings=True),
-        source_images={
-            "small.png": (30, 30, 7, "RGB"), "strip.jpg": (96, 32, 8, "RGB"), "tall.jpg": (50, 90, 9, "RGB"),
-        },
-        samples=[
-            sample("words", [], "Is there a fracture?", "No."),
-            sample("square", ["small.png"], "<image>\nWhat has changed?", "The heart is enlarged and the vessels are wide."),
-            sample("row", ["strip.jpg"], "<image>\nHow many?", "3"),
-            sample(
-                "two", ["strip.jpg", "tall.jpg"],
-                "<image>\n<image>\nCompare the two pictures.", "The first one has more contrast than the other one.",
-                "Say more.", "There is no fluid at the base of the lung, and the size is normal.",
-            ),
-        ],
-    ),
-]
+def with_video(record, name):
+    return {"id": record["id"], "video": name} | {key: value for key, value in record.items() if key != "id"}
+
+
+ONE = sample("one", ["cat.png"], "<image>\nWhat is shown in this picture?", "A cat on the table, near 2 balls.")
+TWO = sample(
+    "two", ["wide.jpg", "tall.png"],
+    "<image>\n<image>\nCompare the two pictures.", "The first one has more contrast.", "Say more.", "There is no fluid.",
+)
+THREE = sample(
+    "three", ["tall.png", "small.png", "cat.png"],
+    "<image>\nDescribe the first image.", "It shows the right kidney with a stone.",
+    "And these, <image> and <image>?", "No, there is none; the outline is smooth.",
+)
+WORDS = sample("words", [], "Is there a fracture? Grüße, 東京", "No, there is none. Ça va")
+MOVING = with_video(sample("moving", [], "<video>\nWhat has changed?", "The third is darker."), "ball")
+BOTH = with_video(
+    sample("both", ["small.png"], "<video>\n<image>\nIs the ball in the picture?", "There is no ball.", "Sure?", "Yes."), "door"
+)
+
+
+def write_video(folder, frames, width, height, seed):
+    for index in range(frames):
+        image = test_images.draw(width, height, seed).point(lambda value, shift=7 * index: (value + shift) % 256)
+        test_images.save(image, folder / f"frame_{index:02d}.png")
+
+
+def write_inputs(case, folder):
+    """Writes conversations.json, and images and videos into images/."""
+    named = {str(path) for record in case.samples for path in image_paths(record, "")}
+    images = {name: IMAGES[name] for name in named} if case.images is None else case.images
+    for name, (width, height, seed, mode) in images.items():
+        test_images.save(test_images.draw(width, height, seed, mode), folder / "images" / name)
+    for name in {record["video"] for record in case.samples if "video" in record}:
+        write_video(folder / "images" / name, *VIDEOS[name])
+    write_json(folder / "conversations.json", case.samples)
+
+
+def write_json(path, value, indent=2):
+    path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n")
+
+
+def write_lines(path, values):
+    """Writes a list with one value a line."""
+    path.write_text("[\n" + ",\n".join(json.dumps(value, ensure_ascii=False) for value in values) + "\n]\n")
+
+
+def write_tables(path, tables):
+    """Writes an object of lists with one value a line."""
+    lines = ",\n".join(f'"{key}": [\n' + ",\n".join(map(json.dumps, values)) + "\n]" for key, values in tables.items())
+    path.write_text("{\n" + lines + "\n}\n")
+
+
+def read_json(path):
+    return json.loads(Path(path).read_text())

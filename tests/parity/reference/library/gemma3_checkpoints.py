@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoConfig, Gemma3ForConditionalGeneration, Gemma3ImageProcessor, Gemma3Processor, PreTrainedTokenizerFast
 
-from library.checkpoints import randomise, write_json
-from library.llava_checkpoints import renamed
+from library.cases import write_json
+from library.idefics3_checkpoints import randomise, save_weights, split_processor_config
 from library.small_tokenizer import CORPUS
 
 PUBLISHED_NAMES = {
@@ -101,7 +100,7 @@ def make_processor(shape, folder):
 
 def randomise_all(model, seed):
     """Weights of norms are distances from 1."""
-    randomise(model, seed, 0.3)
+    randomise(model, seed)
     with torch.no_grad():
         for name, module in model.named_modules():
             if type(module).__name__ == "Gemma3RMSNorm":
@@ -109,7 +108,6 @@ def randomise_all(model, seed):
 
 
 def write(shape, folder):
-    """Writes the checkpoint and returns its processor."""
     folder.mkdir(parents=True)
     tokenizer = make_tokenizer(shape.vocabulary_size - 10)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -117,16 +115,9 @@ def write(shape, folder):
     write_json(folder / "config.json", config(shape, tokenizer))
     model = Gemma3ForConditionalGeneration(AutoConfig.from_pretrained(folder))
     randomise_all(model, shape.seed)
-    processor = make_processor(shape, folder)
-    processor.save_pretrained(folder)
+    make_processor(shape, folder).save_pretrained(folder)
     if shape.layout == "saved":
         model.save_pretrained(folder)
-        return processor
-    content = json.loads((folder / "processor_config.json").read_text())
-    write_json(folder / "preprocessor_config.json", content.pop("image_processor"))
-    write_json(folder / "processor_config.json", content)
-    names = PUBLISHED_NAMES if shape.layout == "hub" else {}
-    weights = {name: value for name, value in model.state_dict().items() if not (shape.tied and name == "lm_head.weight")}
-    weights = {renamed(name, names): value.contiguous() for name, value in weights.items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return processor
+        return
+    split_processor_config(folder)
+    save_weights(model, folder, PUBLISHED_NAMES if shape.layout == "hub" else {})

@@ -3,20 +3,11 @@
 Labels are the answer and <end_of_turn>.
 """
 
-from dataclasses import dataclass
-
 from PIL import Image
 
-from library.llava import IMAGE_MARK, Encoded, image_paths, mask_of_spans
+from library.conversation import IMAGE_MARK, Encoded, image_paths, join, label_mask
 
 START = "<start_of_image>"
-
-
-@dataclass
-class GemmaEncoded(Encoded):
-    """model_inputs: the inputs of the model in addition to input_ids."""
-
-    model_inputs: dict
 
 
 def blocks(turn):
@@ -34,17 +25,15 @@ def expanded(image_tokens, crops):
 
 def render(turns, images):
     """The text with images[i] in place of the i-th image, and the character spans of the answers."""
-    images = iter(images)
-    text, spans = "", []
+    images, result = iter(images), []
     for index, turn in enumerate(turns):
         pieces = blocks(turn).split(START)
         words = pieces[0] + "".join(next(images) + piece for piece in pieces[1:])
         if index % 2 == 0:
-            text += f"<start_of_turn>user\n{words}<end_of_turn>\n<start_of_turn>model\n"
+            result.append((f"<start_of_turn>user\n{words}<end_of_turn>\n<start_of_turn>model\n", False))
         else:
-            spans.append((len(text), len(text) + len(words) + len("<end_of_turn>")))
-            text += f"{words}<end_of_turn>\n"
-    return text, spans
+            result += [(f"{words}<end_of_turn>", True), ("\n", False)]
+    return join(result)
 
 
 def encode(processor, shape, sample, root, turns=None):
@@ -59,13 +48,10 @@ def encode(processor, shape, sample, root, turns=None):
     ids = inputs.pop("input_ids")[0]
     inputs.pop("attention_mask")
     full, spans = render(texts, [expanded(shape.tokens_per_image, number) for number in crops])
-    own = processor.tokenizer(full, return_offsets_mapping=True)
-    assert own["input_ids"] == ids.tolist(), "the processor differs from the format"
-    return GemmaEncoded(
+    return Encoded(
         input_ids=ids,
-        label_mask=mask_of_spans(own["offset_mapping"], spans),
+        label_mask=label_mask(processor.tokenizer, full, spans, ids),
         pixel_values=inputs.get("pixel_values"),
-        pixel_attention_mask=None,
         grids=[(1, 1 + number) for number in crops],
         text=text,
         model_inputs=inputs,

@@ -7,16 +7,14 @@ for videos; `saved`: what save_pretrained of transformers 5 writes.
 
 from dataclasses import dataclass, field
 
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
 from transformers.models.got_ocr2.image_processing_got_ocr2 import GotOcr2ImageProcessor
 from transformers.models.internvl.processing_internvl import InternVLProcessor
 from transformers.models.internvl.video_processing_internvl import InternVLVideoProcessor
 
-from library.checkpoints import randomise, write_json
-from library.llava_checkpoints import renamed
-from library.small_tokenizer import CORPUS
+from library import small_tokenizer
+from library.cases import write_json
+from library.idefics3_checkpoints import randomise, save_weights
 
 MARKS = {
     "start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>", "video_token": "<video>",
@@ -60,17 +58,6 @@ class Shape:
     @property
     def tokens_per_tile(self):
         return int((self.side // self.vision["patch_size"][0] * self.downsample_ratio) ** 2)
-
-
-def make_tokenizer(size):
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.add_special_tokens(SPECIAL_TOKENS)
-    return tokenizer
 
 
 def config(shape, tokenizer):
@@ -134,25 +121,18 @@ def write_files(shape, folder):
 def write(shape, folder):
     folder.mkdir(parents=True)
     # The mark of videos is the last token and has no row, as in the published checkpoints; transformers then never embeds it.
-    tokenizer = make_tokenizer(shape.vocabulary_size - len(SPECIAL_TOKENS) + 1)
+    tokenizer = small_tokenizer.byte_level(shape.vocabulary_size - len(SPECIAL_TOKENS) + 1, SPECIAL_TOKENS)
     assert tokenizer.token_to_id("<video>") == shape.vocabulary_size
     tokenizer.save(str(folder / "tokenizer.json"))
     write_json(folder / "config.json", config(shape, tokenizer))
     loaded = AutoConfig.from_pretrained(folder)
     loaded.tie_word_embeddings = shape.tie_embeddings
     model = AutoModelForImageTextToText.from_config(loaded)
-    randomise(model, shape.seed, 0.3)
+    randomise(model, shape.seed)
     processor = make_processor(shape, folder)
     if shape.layout == "saved":
         model.save_pretrained(folder)
         processor.save_pretrained(folder)
-        return processor
+        return
     write_files(shape, folder)
-    names = PUBLISHED_NAMES if shape.layout == "hub" else {}
-    weights = {
-        renamed(name, names): value.contiguous()
-        for name, value in model.state_dict().items()
-        if not (shape.tie_embeddings and name == "lm_head.weight")
-    }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return processor
+    save_weights(model, folder, PUBLISHED_NAMES if shape.layout == "hub" else {})

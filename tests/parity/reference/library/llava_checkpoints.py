@@ -21,7 +21,9 @@ from transformers import (
 )
 from transformers.models.llava.image_processing_llava import LlavaImageProcessor
 
-from library.checkpoints import randomise, write_json
+from library import small_tokenizer
+from library.cases import write_json
+from library.idefics3_checkpoints import randomise, renamed, save_weights, split_processor_config
 from library.small_tokenizer import CORPUS
 
 # The samples' texts come from llava_format.py; these templates write the same.
@@ -41,6 +43,7 @@ WEIGHT_NAMES = {
         "model.language_model.": "model.",
     },
 }
+QWEN_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"]
 IMAGE_PROCESSORS = {"clip": CLIPImageProcessor, "llava": LlavaImageProcessor, "siglip": SiglipImageProcessor}
 
 
@@ -64,13 +67,6 @@ def own_names(shape, name):
     return renamed(name, WEIGHT_NAMES["original"]) if shape.layout == "original" else name
 
 
-def renamed(name, prefixes):
-    for before, after in prefixes.items():
-        if name.startswith(before):
-            return after + name.removeprefix(before)
-    return name
-
-
 def llama_tokenizer(size, with_image):
     """SentencePiece as Llama's and Mistral's tokenizer.json write it: no pre-tokenizer, bytes for unknown characters, <s> first."""
     tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
@@ -92,21 +88,10 @@ def llama_tokenizer(size, with_image):
     return tokenizer
 
 
-def qwen_tokenizer(size):
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>"])
-    return tokenizer
-
-
 def make_tokenizer(shape):
     size = shape.vocabulary_size - 10
     if shape.tokenizer == "qwen":
-        return qwen_tokenizer(size)
+        return small_tokenizer.byte_level(size, QWEN_TOKENS)
     return llama_tokenizer(size, with_image=shape.layout != "original")
 
 
@@ -197,24 +182,19 @@ def write_hugging_face(shape, model, folder):
     if shape.layout == "saved":
         model.save_pretrained(folder)
         return
-    # Published checkpoints have the image processor in a file of its own.
-    content = json.loads((folder / "processor_config.json").read_text())
-    write_json(folder / "preprocessor_config.json", content.pop("image_processor"))
-    write_json(folder / "processor_config.json", content)
-    names = WEIGHT_NAMES[shape.layout]
-    weights = {renamed(name, names): value.contiguous() for name, value in model.state_dict().items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    split_processor_config(folder)
+    save_weights(model, folder, WEIGHT_NAMES[shape.layout])
 
 
-def write(shape, folder, loadable):
+def write(shape, folder, loadable=None):
     """Writes the checkpoint into the folder, and into `loadable` the same model in the format that transformers loads."""
-    folder.mkdir(parents=True)
-    loadable.mkdir(parents=True)
     tokenizer = make_tokenizer(shape)
-    for place in (folder, loadable):
+    for place in filter(None, (folder, loadable)):
+        place.mkdir(parents=True)
         tokenizer.save(str(place / "tokenizer.json"))
         write_json(place / "config.json", hugging_face_config(shape, tokenizer))
     model = LlavaForConditionalGeneration(AutoConfig.from_pretrained(folder))
-    randomise(model, shape.seed, 0.3)
+    randomise(model, shape.seed)
     (write_original if shape.layout == "original" else write_hugging_face)(shape, model, folder)
-    model.save_pretrained(loadable)
+    if loadable:
+        model.save_pretrained(loadable)

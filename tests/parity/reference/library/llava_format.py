@@ -6,7 +6,8 @@ Labels are the answer, with the space that the template puts before it, and the 
 import torch
 from PIL import Image
 
-from library.llava import IMAGE_MARK, Encoded, image_paths, mask_of_spans
+from library.conversation import IMAGE_MARK, Encoded, chatml, image_paths, join, mask_of_spans
+from library.llava_checkpoints import image_token
 
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite "
@@ -28,27 +29,11 @@ def mistral(turns):
         yield (f"[INST] {turn} [/INST]", False) if index % 2 == 0 else (f" {turn} </s>", True)
 
 
-def qwen(turns):
-    yield "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n", False
-    for index, turn in enumerate(turns):
-        if index % 2 == 0:
-            yield f"<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n", False
-        else:
-            yield f"{turn}<|im_end|>", True
-            yield "\n", False
-
-
-FORMATS = {"llama": vicuna, "mistral": mistral, "qwen2": qwen}
-
-
-def render(kind, turns):
-    """The text, one mark an image, and the character spans of the answers."""
-    text, spans = "", []
-    for piece, is_answer in FORMATS[kind](turns):
-        if is_answer:
-            spans.append((len(text), len(text) + len(piece)))
-        text += piece
-    return text, spans
+FORMATS = {
+    "llama": lambda turns: join(vicuna(turns)),
+    "mistral": lambda turns: join(mistral(turns)),
+    "qwen2": lambda turns: chatml(turns, "You are a helpful assistant."),
+}
 
 
 def encode_between_images(tokenizer, text, count):
@@ -71,10 +56,14 @@ def tokens_per_image(shape):
     return rows - (shape.llava.get("vision_feature_select_strategy", "default") == "default")
 
 
-def encode(processor, shape, image_token_id, sample, image_root, turns=None):
+def find_image_id(processor, shape):
+    return image_token(shape, processor.tokenizer.backend_tokenizer)
+
+
+def encode(processor, shape, sample, image_root, turns=None):
     """With `turns`: only so many."""
     texts = [turn["value"] for turn in sample["conversations"]][:turns]
-    text, spans = render(shape.text["model_type"], texts)
+    text, spans = FORMATS[shape.text["model_type"]](texts)
     names = image_paths(sample, image_root)[: text.count(IMAGE_MARK)]
     images = [Image.open(name) for name in names]
     pixels = None
@@ -84,17 +73,16 @@ def encode(processor, shape, image_token_id, sample, image_root, turns=None):
             pixels = processor.image_processor(images, return_tensors="pt")["pixel_values"]
     else:
         expanded = [value.replace(IMAGE_MARK, IMAGE_MARK * tokens_per_image(shape)) for value in texts]
-        full, spans = render(shape.text["model_type"], expanded)
+        full, spans = FORMATS[shape.text["model_type"]](expanded)
         own = processor.tokenizer(full, return_offsets_mapping=True)
         ids, offsets = own["input_ids"], own["offset_mapping"]
         batch = processor(text=[text], images=images or None, return_tensors="pt")
         assert batch["input_ids"][0].tolist() == ids, "the processor differs from the LLaVA format"
         pixels = batch["pixel_values"] if images else None
     return Encoded(
-        input_ids=torch.tensor([image_token_id if i is None else i for i in ids]),
+        input_ids=torch.tensor([find_image_id(processor, shape) if i is None else i for i in ids]),
         label_mask=mask_of_spans(offsets, spans),
         pixel_values=pixels,
-        pixel_attention_mask=None,
         grids=[(0, 0)] * len(images),
         text=text,
     )

@@ -1,15 +1,16 @@
 """Small nanoVLM models of transformers' modules, and their checkpoints in nanoVLM's own layout."""
 
 import json
+from dataclasses import dataclass
 
 import torch
 from safetensors.torch import save_file
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, SiglipVisionConfig, SiglipVisionModel
 from transformers.modeling_outputs import CausalLMOutput
 
-from library.checkpoints import randomise
-from library.small_tokenizer import CORPUS, FIRST_TOKENS
+from library import small_tokenizer
+from library.idefics3_checkpoints import randomise
 
 VISION_NAMES = [
     ("embeddings.patch_embedding", "patch_embedding.conv"),
@@ -30,6 +31,16 @@ TEXT_NAMES = [
     ("post_attention_layernorm", "norm2"),
     ("lm_head", "head"),
 ]
+
+
+@dataclass
+class Shape:
+    """config: nanoVLM's; tokenizer_size: entries of tokenizer.json before the extra tokens, which it has if extra_in_file."""
+
+    config: dict
+    seed: int
+    tokenizer_size: int
+    extra_in_file: bool = False
 
 
 class PixelShuffle(torch.nn.Module):
@@ -105,26 +116,10 @@ def own_names(tensors):
     return named
 
 
-def make_tokenizer(size, extra):
-    """Of SmolLM2's make; with `extra`: the tokens of vlm_extra_tokens in the file."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=size, min_frequency=1, special_tokens=FIRST_TOKENS, show_progress=False,
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-    )
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in extra])
-    return tokenizer
-
-
-def load_tokenizer(folder, config):
+def make_processor(shape, folder):
     """As nanoVLM's get_tokenizer: with the extra tokens given by name, in their order."""
     names = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "unk_token": "<|endoftext|>"}
-    extra = {key: value for key, value in config.get("vlm_extra_tokens", {}).items()}
+    extra = dict(shape.config.get("vlm_extra_tokens", {}))
     return PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **names, extra_special_tokens=extra)
 
 
@@ -138,17 +133,22 @@ def weights(model, config):
     return tensors | {"decoder.rotary_embd.inv_freq": 1.0 / (config["lm_re_base"] ** exponents)}
 
 
-def write(config, seed, tokenizer_size, extra_in_file, folder):
-    """Writes the checkpoint and returns the model."""
-    folder.mkdir(parents=True)
-    extra = list(config.get("vlm_extra_tokens", {}).values()) if extra_in_file else []
-    make_tokenizer(tokenizer_size, extra).save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps(config, indent=4))
-    model = NanoVlm(config)
-    randomise(model, seed, 0.3)
-    metadata = {"format": "pt"}
-    if config["lm_tie_weights"]:
-        metadata["decoder.token_embedding.weight"] = "decoder.head.weight"
-    tensors = {name: value.clone().contiguous() for name, value in weights(model, config).items()}
-    save_file(tensors, folder / "model.safetensors", metadata=metadata)
+def make_model(shape):
+    model = NanoVlm(shape.config)
+    randomise(model, shape.seed)
     return model.eval()
+
+
+def write(shape, folder):
+    folder.mkdir(parents=True)
+    tokenizer = small_tokenizer.digits_apart(shape.tokenizer_size)
+    if shape.extra_in_file:
+        extra = shape.config["vlm_extra_tokens"].values()
+        tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in extra])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps(shape.config, indent=4))
+    metadata = {"format": "pt"}
+    if shape.config["lm_tie_weights"]:
+        metadata["decoder.token_embedding.weight"] = "decoder.head.weight"
+    tensors = {name: value.clone().contiguous() for name, value in weights(make_model(shape), shape.config).items()}
+    save_file(tensors, folder / "model.safetensors", metadata=metadata)

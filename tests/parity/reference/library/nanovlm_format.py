@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import functional
 
-from library.llava import IMAGE_MARK, Encoded, image_paths, mask_of_spans
+from library.conversation import IMAGE_MARK, Encoded, chatml, image_paths, join, mask_of_spans
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
@@ -77,26 +77,9 @@ def question_answer(turns):
         yield (f"Question: {turn} Answer:", False) if index % 2 == 0 else (f"{turn}<|endoftext|>", True)
 
 
-def chatml(turns):
-    for index, turn in enumerate(turns):
-        if index % 2 == 0:
-            yield f"<|im_start|>user\n{turn}<|im_end|>\n<|im_start|>assistant\n", False
-        else:
-            yield f"{turn}<|im_end|>", True
-            yield "\n", False
-
-
-def render(pieces):
-    text, spans = "", []
-    for piece, is_answer in pieces:
-        if is_answer:
-            spans.append((len(text), len(text) + len(piece)))
-        text += piece
-    return text, spans
-
-
-def encode(tokenizer, config, sample, image_root, turns=None):
+def encode(tokenizer, shape, sample, image_root, turns=None):
     """With `turns`: only so many. Without tokens for images, the ids of the features before the text are 0."""
+    config = shape.config
     texts = [turn["value"] for turn in sample["conversations"]][:turns]
     names = image_paths(sample, image_root)[: sum(text.count(IMAGE_MARK) for text in texts)]
     tiles = [make_tiles(Image.open(name).convert("RGB"), config) for name in names]
@@ -107,30 +90,30 @@ def encode(tokenizer, config, sample, image_root, turns=None):
     if "vlm_extra_tokens" in config:
         marks = [f"<image: {i}>" if len(grids) > 1 else "" for i in range(len(grids))]
         texts[0] = "".join(mark + image_text(grid, config) for mark, grid in zip(marks, grids)) + texts[0]
-        text, spans = render(chatml(texts))
+        text, spans = chatml(texts)
         messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
         expected = tokenizer.apply_chat_template(
             messages, chat_template=CHAT_TEMPLATE, tokenize=False, add_generation_prompt=len(texts) % 2 == 1
         )
         assert text == expected, "the chat template differs from the format"
     else:
-        text, spans = render(question_answer(texts))
+        text, spans = join(question_answer(texts))
         side = config["vit_img_size"] // config["vit_patch_size"] // config["mp_pixel_shuffle_factor"]
         features = sum(len(pixels) for pixels, _, _ in tiles) * side * side
     own = tokenizer(text, return_offsets_mapping=True)
     mask = mask_of_spans(own["offset_mapping"], spans)
+    ids = torch.tensor([0] * features + own["input_ids"])
+    places = torch.arange(features)
+    if "vlm_extra_tokens" in config:
+        places = (ids == tokenizer.convert_tokens_to_ids(config["vlm_extra_tokens"]["image_token"])).nonzero()[:, 0]
+    rounded = torch.cat([rounded for _, rounded, _ in tiles]) if tiles else None
     encoded = Encoded(
-        input_ids=torch.tensor([0] * features + own["input_ids"]),
+        input_ids=ids,
         label_mask=torch.cat([torch.zeros(features, dtype=torch.bool), mask]),
-        pixel_values=torch.cat([rounded for _, rounded, _ in tiles]) if tiles else None,
-        pixel_attention_mask=None,
+        pixel_values=rounded,
         grids=grids,
         text=text,
+        model_inputs={"pixel_values": rounded, "image_places": places} if tiles else {},
     )
     encoded.unrounded_pixels = torch.cat([pixels for pixels, _, _ in tiles]) if tiles else None
-    if "vlm_extra_tokens" in config:
-        image_id = tokenizer.convert_tokens_to_ids(config["vlm_extra_tokens"]["image_token"])
-        encoded.image_places = (encoded.input_ids == image_id).nonzero()[:, 0]
-    else:
-        encoded.image_places = torch.arange(features)
     return encoded

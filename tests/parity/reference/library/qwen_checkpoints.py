@@ -7,8 +7,6 @@ writes from scratch.
 
 from dataclasses import dataclass
 
-from safetensors.torch import save_file
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoConfig, AutoModelForImageTextToText, PreTrainedTokenizerFast
 from transformers.models.qwen2_5_vl.processing_qwen2_5_vl import Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
@@ -17,9 +15,9 @@ from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoP
 from transformers.models.qwen3_vl.processing_qwen3_vl import Qwen3VLProcessor
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import Qwen3VLVideoProcessor
 
-from library.checkpoints import randomise, write_json
-from library.llava_checkpoints import renamed
-from library.small_tokenizer import CORPUS
+from library import small_tokenizer
+from library.cases import write_json
+from library.idefics3_checkpoints import randomise, save_weights
 
 SPECIAL_TOKENS = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>",
@@ -61,17 +59,6 @@ class Shape:
     video_processor: dict | None = None
     vocabulary_size: int = 420
     video_layout: str = "released"
-
-
-def make_tokenizer(size):
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(CORPUS, trainer)
-    tokenizer.add_special_tokens(SPECIAL_TOKENS)
-    return tokenizer
 
 
 def config(shape, tokenizer):
@@ -130,23 +117,15 @@ def write_files(shape, processor, folder):
 
 def write(shape, folder):
     folder.mkdir(parents=True)
-    tokenizer = make_tokenizer(shape.vocabulary_size - 15)
+    tokenizer = small_tokenizer.byte_level(shape.vocabulary_size - 15, SPECIAL_TOKENS)
     tokenizer.save(str(folder / "tokenizer.json"))
     write_json(folder / "config.json", config(shape, tokenizer))
     model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(folder))
-    randomise(model, shape.seed, 0.3)
+    randomise(model, shape.seed)
     processor = make_processor(shape, folder)
     if shape.layout == "saved":
         model.save_pretrained(folder)
         processor.save_pretrained(folder)
-        return processor
+        return
     write_files(shape, processor, folder)
-    names = PUBLISHED_NAMES if shape.layout == "hub" else {}
-    tied = model.config.tie_word_embeddings
-    weights = {
-        renamed(name, names): value.contiguous()
-        for name, value in model.state_dict().items()
-        if not (tied and name == "lm_head.weight")
-    }
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return processor
+    save_weights(model, folder, PUBLISHED_NAMES if shape.layout == "hub" else {})

@@ -1,6 +1,6 @@
 """A conversation for Qwen2-VL, Qwen2.5-VL or Qwen3-VL: text as its chat template writes it, token ids, the label mask, patches.
 
-Labels are the answer and <|im_end|>. A video is a folder of frames, taken as sampled at FRAMES_PER_SECOND.
+Labels are the answer and <|im_end|>.
 """
 
 import re
@@ -8,71 +8,27 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from unittest import mock
 
-import numpy as np
 import torch
-from PIL import Image
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
 
-from library.llava import Encoded, image_paths, mask_of_spans
+from library.conversation import Encoded, chatml, label_mask, moved, process
 
-FRAMES_PER_SECOND = 2.0
 IMAGE, VIDEO = "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
+MARKS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
 
 
 @dataclass
 class QwenEncoded(Encoded):
-    """model_inputs: the inputs of the model in addition to input_ids; position_ids: [3, tokens]."""
+    """position_ids: [3, tokens]."""
 
-    model_inputs: dict
-    position_ids: torch.Tensor
-
-
-def is_qwen3(model):
-    return model.config.model_type == "qwen3_vl"
+    position_ids: torch.Tensor | None = None
 
 
 def with_marks(turn):
     """LLaVA's data has a line break after each mark that opens a turn; the chat template's blocks do not."""
     turn = re.sub(r"^(?:<(?:image|video)>\n)+", lambda opening: opening[0].replace("\n", ""), turn)
     return turn.replace("<image>", IMAGE).replace("<video>", VIDEO)
-
-
-def render(turns, system="You are a helpful assistant."):
-    """The text, one mark an image or video, and the character spans of the answers."""
-    text, spans = f"<|im_start|>system\n{system}<|im_end|>\n" if system else "", []
-    for index, turn in enumerate(turns):
-        if index % 2 == 0:
-            text += f"<|im_start|>user\n{with_marks(turn)}<|im_end|>\n<|im_start|>assistant\n"
-        else:
-            spans.append((len(text), len(text) + len(turn) + len("<|im_end|>")))
-            text += f"{turn}<|im_end|>\n"
-    return text, spans
-
-
-def read_frames(folder):
-    """uint8 [frames, 3, height, width]"""
-    files = sorted(folder.iterdir())
-    return torch.from_numpy(np.stack([np.asarray(Image.open(file).convert("RGB")) for file in files])).permute(0, 3, 1, 2)
-
-
-def media(sample, text, root):
-    images = [Image.open(path) for path in image_paths(sample, root)[: text.count(IMAGE)]]
-    names = sample.get("video", [])
-    names = [names] if isinstance(names, str) else names
-    return images, [read_frames(root / name) for name in names[: text.count(VIDEO)]]
-
-
-def process(processor, text, images, videos):
-    more = {}
-    if videos:
-        described = [
-            {"fps": FRAMES_PER_SECOND, "total_num_frames": len(video), "width": video.shape[3], "height": video.shape[2]}
-            for video in videos
-        ]
-        more = {"videos": [videos], "video_metadata": [described], "do_sample_frames": True, "fps": FRAMES_PER_SECOND}
-        more |= {"return_metadata": True}
-    return dict(processor(text=[text], images=images or None, return_tensors="pt", **more))
 
 
 def stamped_frames(mark, grid, metadata, merge):
@@ -95,17 +51,6 @@ def expanded(text, inputs, merge, metadata=None):
             longer = [mark * (int(t * h * w) // merge**2) for t, h, w in grids]
         text = "".join(piece + tokens for piece, tokens in zip(pieces, longer + [""]))
     return text
-
-
-def moved(spans, text, longer, opening="<|im_start|>assistant\n"):
-    """Where the answers are once the marks are expanded: they hold none, so they are found one after the other."""
-    result, place = [], 0
-    for begin, end in spans:
-        answer = text[begin:end]
-        begin = longer.index(opening + answer, place) + len(opening)
-        place = begin + len(answer)
-        result.append((begin, place))
-    return result
 
 
 def patches_in_order(sample_text, inputs, shape):
@@ -175,26 +120,26 @@ def without_video_wrapper(text, spans):
     return shorter, moved(spans, text, shorter)
 
 
-def encode(processor, model, sample, root, vision, turns=None, layout="released"):
-    """With `turns`: only so many, and the generation prompt. layout: data.video_layout, as far as it is one of Qwen3-VL's texts."""
-    text, spans = render([turn["value"] for turn in sample["conversations"]][:turns], *([""] if is_qwen3(model) else []))
-    images, videos = media(sample, text, root)
-    if is_qwen3(model) and layout == "released":  # the processor of then put the frames in place of all three tokens
+def encode(processor, shape, sample, root, turns=None, *, model):
+    """With `turns`: only so many, and the generation prompt."""
+    is_qwen3 = shape.model_type == "qwen3_vl"
+    texts = [turn["value"] for turn in sample["conversations"]][:turns]
+    texts[::2] = map(with_marks, texts[::2])
+    text, spans = chatml(texts, "" if is_qwen3 else "You are a helpful assistant.")
+    if is_qwen3 and shape.video_layout == "released":  # the processor of then put the frames in place of all three tokens
         text, spans = without_video_wrapper(text, spans)
-    inputs = process(processor, text, images, videos)
+    more = {"return_metadata": True} if MARKS["video"] in text else {}
+    inputs, _, _ = process(processor, text, sample, root, MARKS, **more)
     metadata = inputs.pop("video_metadata", [])
     ids = inputs.pop("input_ids")[0]
     inputs.pop("attention_mask")
-    full = expanded(text, inputs, vision["spatial_merge_size"], metadata if is_qwen3(model) else None)
-    own = processor.tokenizer(full, return_offsets_mapping=True)
-    assert own["input_ids"] == ids.tolist(), "the processor differs from the format"
-    pixels, grids = patches_in_order(text, inputs, vision)
+    full = expanded(text, inputs, shape.vision["spatial_merge_size"], metadata if is_qwen3 else None)
+    pixels, grids = patches_in_order(text, inputs, shape.vision)
     tensors = {name: value for name, value in inputs.items() if torch.is_tensor(value)}
     return QwenEncoded(
         input_ids=ids,
-        label_mask=mask_of_spans(own["offset_mapping"], moved(spans, text, full)),
+        label_mask=label_mask(processor.tokenizer, full, moved(spans, text, full), ids),
         pixel_values=pixels,
-        pixel_attention_mask=None,
         grids=grids,
         text=text,
         model_inputs=tensors,

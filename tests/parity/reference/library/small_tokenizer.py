@@ -22,21 +22,36 @@ CORPUS = [
 ]
 
 
-def train(vocabulary_size, corpus=CORPUS):
-    """vocabulary_size counts all entries, with the vision tokens."""
+def byte_level(size, added_tokens):
+    """A byte-level tokenizer of the given size before the added tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.add_special_tokens(added_tokens)
+    return tokenizer
+
+
+def digits_apart(size):
+    """A byte-level tokenizer of SmolLM2's make, FIRST_TOKENS included."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary_size - len(VISION_TOKENS),
-        min_frequency=1,
-        special_tokens=FIRST_TOKENS,
+        vocab_size=size, min_frequency=1, special_tokens=FIRST_TOKENS, show_progress=False,
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
-        show_progress=False,
     )
-    tokenizer.train_from_iterator(corpus, trainer)
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    return tokenizer
+
+
+def train(size):
+    """A tokenizer of SmolVLM's make; size counts all entries, with the vision tokens."""
+    tokenizer = digits_apart(size - len(VISION_TOKENS))
     tokenizer.add_special_tokens(VISION_TOKENS)
-    assert tokenizer.get_vocab_size() == vocabulary_size, "the corpus is too small for this vocabulary"
+    assert tokenizer.get_vocab_size() == size, "the corpus is too small for this vocabulary"
     return tokenizer

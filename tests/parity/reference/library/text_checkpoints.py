@@ -5,15 +5,14 @@
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from library import gemma3_checkpoints
-from library.checkpoints import write_json
-from library.llava_checkpoints import qwen_tokenizer
+from library import gemma3_checkpoints, small_tokenizer
+from library.cases import write_json
+from library.idefics3_checkpoints import save_weights
+from library.llava_checkpoints import QWEN_TOKENS
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}{% endfor %}"
@@ -54,17 +53,21 @@ def make_tokenizer(shape):
     size = shape.vocabulary_size - 10
     if shape.chat_format == "gemma":
         return without_tokens(gemma3_checkpoints.make_tokenizer(size), gemma3_checkpoints.MARKS.values())
-    return without_tokens(qwen_tokenizer(size), ["<image>"])
+    return without_tokens(small_tokenizer.byte_level(size, QWEN_TOKENS), ["<image>"])
+
+
+def make_processor(shape, folder):
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **SPECIAL_TOKENS[shape.chat_format])
+    if shape.with_template:
+        tokenizer.chat_template = CHATML
+    return tokenizer
 
 
 def write(shape, folder):
-    """Writes the checkpoint and returns its tokenizer."""
     folder.mkdir(parents=True)
     make_tokenizer(shape).save(str(folder / "tokenizer.json"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **SPECIAL_TOKENS[shape.chat_format])
+    tokenizer = make_processor(shape, folder)
     assert len(tokenizer) <= shape.vocabulary_size
-    if shape.with_template:
-        tokenizer.chat_template = CHATML
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     config = {
         "architectures": [ARCHITECTURES[shape.config["model_type"]]],
@@ -77,8 +80,5 @@ def write(shape, folder):
     tokenizer.save_pretrained(folder)
     if shape.layout == "saved":
         model.save_pretrained(folder)
-        return tokenizer
-    tied = model.config.tie_word_embeddings
-    weights = {name: value.contiguous() for name, value in model.state_dict().items() if not (tied and name == "lm_head.weight")}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    return tokenizer
+        return
+    save_weights(model, folder)

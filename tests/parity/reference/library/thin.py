@@ -1,4 +1,4 @@
-"""How an expected.safetensors holds its large tensors: python thin.py [FOLDER], which thins the files of ../../data or FOLDER.
+"""How an expected.safetensors holds its large tensors.
 
 Gradients, parameters and logits of more than WHOLE elements are stored flat, every EVERY-th element, from the first. The
 file also has
@@ -10,11 +10,9 @@ two tensors' projections is, on average, sqrt(8) times that of the tensors, and 
 full. So elements that are not stored are held as well. ../../stored_tensor.h reads these files.
 """
 
-import sys
-from pathlib import Path
+import shutil
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 WHOLE = 1024
@@ -60,6 +58,12 @@ def thin(tensors):
     return parts | {"projections": rows}
 
 
+def empty_folder(folder):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
 def save(tensors, path):
     save_file({name: value.detach().clone().contiguous() for name, value in thin(tensors).items()}, path)
 
@@ -67,19 +71,3 @@ def save(tensors, path):
 def stored_projections(tensors):
     """Returns the projections of each tensor of a file."""
     return dict(zip(sorted(filter(is_thinned, tensors)), tensors["projections"]))
-
-
-def main():
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2] / "data"
-    for path in sorted(folder.rglob("expected.safetensors")):
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-        if "projections" in tensors:
-            continue
-        before = path.stat().st_size
-        save(tensors, path)
-        print(f"{path.relative_to(folder)}: {before:,} to {path.stat().st_size:,} bytes")
-
-
-if __name__ == "__main__":
-    main()

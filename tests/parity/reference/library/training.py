@@ -5,31 +5,37 @@ float64 here, so that the difference between the two runs is the rounding of a f
 they are constants of the model.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers.models.gemma3 import modeling_gemma3
 from transformers.models.internvl.modeling_internvl import InternVLVisionRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
 from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
-from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLRMSNorm
-from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRMSNorm
+from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
+from transformers.models.qwen2_vl import modeling_qwen2_vl
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
-from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRMSNorm
+from transformers.models.qwen3_vl import modeling_qwen3_vl
 from transformers.models.smollm3.modeling_smollm3 import SmolLM3RMSNorm
 
 # Those that compute in float32 whatever the type of their input.
 NORMS = (
-    LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, Qwen2_5_VLRMSNorm, Qwen2VLRMSNorm, Qwen3RMSNorm, Qwen3VLTextRMSNorm,
-    InternVLVisionRMSNorm, SmolLM3RMSNorm,
+    LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, modeling_qwen2_5_vl.Qwen2_5_VLRMSNorm, modeling_qwen2_vl.Qwen2VLRMSNorm,
+    Qwen3RMSNorm, modeling_qwen3_vl.Qwen3VLTextRMSNorm, InternVLVisionRMSNorm, SmolLM3RMSNorm,
 )
 TEXT_MODEL_TYPES = ("gemma3_text", "llama", "qwen3", "smollm3")
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
 MAX_GRAD_NORM = 1.0
 STEPS = 5
+# What case.json states of the steps.
+SETTINGS = {
+    "learning_rate": LEARNING_RATE, "adam_betas": [0.9, 0.999], "adam_epsilon": 1e-8, "weight_decay": WEIGHT_DECAY,
+    "max_grad_norm": MAX_GRAD_NORM, "steps": STEPS,
+}
 
 
 @dataclass
@@ -44,6 +50,18 @@ class Result:
     step_grad_norms: torch.Tensor
     parameters: dict[str, torch.Tensor]
 
+    def renamed(self, names):
+        """Returns it with `names` applied to what is by name. names: of a dict."""
+        without = list(names(dict.fromkeys(self.without_gradient)))
+        return replace(self, gradients=names(self.gradients), parameters=names(self.parameters), without_gradient=without)
+
+    def tensors(self):
+        """Returns them as expected.safetensors names them."""
+        tensors = {f"sample.{index}.logits": logits for index, logits in enumerate(self.sample_logits)}
+        tensors |= {"loss": self.loss, "step_losses": self.step_losses, "step_grad_norms": self.step_grad_norms}
+        tensors |= {f"gradient.{name}": value for name, value in self.gradients.items()}
+        return tensors | {f"parameter.{name}": value for name, value in self.parameters.items() if name in self.gradients}
+
 
 class WideRMSNorm(torch.nn.Module):
     """The text models' RMSNorm without its cast to float32."""
@@ -55,6 +73,23 @@ class WideRMSNorm(torch.nn.Module):
 
     def forward(self, x):
         return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.epsilon)
+
+
+def wide_norm(self, x):
+    """Gemma3RMSNorm.forward without its cast to float32; in float32 it is the same."""
+    return self._norm(x) * (1.0 + self.weight)
+
+
+def wide_rotary(q, k, cos, sin):
+    """apply_rotary_pos_emb_vision of Qwen without its cast to float32; in float32 it is the same."""
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    rotated = modeling_qwen2_vl.rotate_half
+    return (q * cos) + (rotated(q) * sin), (k * cos) + (rotated(k) * sin)
+
+
+modeling_gemma3.Gemma3RMSNorm.forward = wide_norm
+for modeling in (modeling_qwen2_vl, modeling_qwen2_5_vl, modeling_qwen3_vl):
+    modeling.apply_rotary_pos_emb_vision = wide_rotary
 
 
 def in_float64(model):
@@ -76,18 +111,8 @@ def load(checkpoint, dtype, attention="sdpa"):
 
 
 def forward_inputs(sample, dtype):
-    inputs = {"input_ids": sample.input_ids[None]}
-    if hasattr(sample, "model_inputs"):  # Qwen2-VL: patches of any number
-        as_weights = {name: value.to(dtype) for name, value in sample.model_inputs.items() if name.startswith("pixel_values")}
-        return inputs | sample.model_inputs | as_weights
-    if sample.pixel_values is not None:
-        if hasattr(sample, "image_places"):  # nanoVLM
-            inputs["image_places"] = sample.image_places
-        if sample.pixel_attention_mask is None:  # LLaVA: one image after the other, all of one size
-            return inputs | {"pixel_values": sample.pixel_values.to(dtype)}
-        inputs["pixel_values"] = sample.pixel_values[None].to(dtype)
-        inputs["pixel_attention_mask"] = sample.pixel_attention_mask[None]
-    return inputs
+    inputs = {"input_ids": sample.input_ids[None]} | sample.model_inputs
+    return {name: value.to(dtype) if name.startswith("pixel_values") else value for name, value in inputs.items()}
 
 
 def label_logits(model, sample):
@@ -111,11 +136,9 @@ def optimizer(model):
     return torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=(0.9, 0.999), eps=1e-8, foreach=False)
 
 
-def run(checkpoint, samples, dtype, attention="sdpa"):
-    return run_model(load(checkpoint, dtype, attention), samples)
-
-
-def run_model(model, samples):
+def run(model, samples, saved_name=lambda name: name):
+    """Returns the result of training what has a gradient. saved_name: of a parameter in the file."""
+    parameters = [(saved_name(name), p) for name, p in model.named_parameters() if p.requires_grad]
     adamw = optimizer(model)
     losses, norms = [], []
     for step in range(STEPS):
@@ -124,44 +147,41 @@ def run_model(model, samples):
         loss.backward()
         if step == 0:
             first_logits = [value.detach() for value in logits]
-            gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-            without = [n for n, p in model.named_parameters() if p.grad is None]
+            gradients = {name: p.grad.clone() for name, p in parameters if p.grad is not None}
         losses.append(loss.detach())
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_GRAD_NORM))
+        norms.append(torch.nn.utils.clip_grad_norm_([p for _, p in parameters], MAX_GRAD_NORM))
         adamw.step()
     return Result(
         loss=losses[0],
         sample_logits=first_logits,
         gradients=gradients,
-        without_gradient=without,
+        without_gradient=[name for name, _ in parameters if name not in gradients],
         step_losses=torch.stack(losses),
         step_grad_norms=torch.stack(norms),
-        parameters={n: p.detach() for n, p in model.named_parameters()},
+        parameters={name: p.detach() for name, p in parameters},
     )
 
 
-def padded_loss(checkpoint, samples, pad_id):
+def padded_loss(model, samples, pad_id):
     """What transformers itself answers for the whole batch: padded on the right, labels -100 elsewhere."""
-    model = load(checkpoint, torch.float32)
     pad = torch.nn.utils.rnn.pad_sequence
     inputs = {
         "input_ids": pad([s.input_ids for s in samples], True, pad_id),
         "attention_mask": pad([torch.ones_like(s.input_ids) for s in samples], True, 0),
         "labels": pad([s.input_ids.where(s.label_mask, -100) for s in samples], True, -100),
     }
-    if any(s.pixel_values is not None for s in samples):
-        like = next(s for s in samples if s.pixel_values is not None)
-        empty = like.pixel_values[:0], like.pixel_attention_mask[:0]
-        tiles = [(s.pixel_values, s.pixel_attention_mask) if s.pixel_values is not None else empty for s in samples]
-        inputs["pixel_values"] = pad([pixels for pixels, _ in tiles], True)
-        inputs["pixel_attention_mask"] = pad([mask for _, mask in tiles], True)
+    with_images = [s.model_inputs for s in samples if s.model_inputs]
+    for name in with_images[0] if with_images else ():
+        empty = with_images[0][name][0, :0]
+        inputs[name] = pad([s.model_inputs[name][0] if s.model_inputs else empty for s in samples], True)
     with torch.no_grad():
         return model(**inputs, use_cache=False).loss
 
 
-def generate(checkpoint, inputs, tokens):
-    """Greedy tokens, and the smallest lead of a chosen token over the next best one."""
-    model = load(checkpoint, torch.float32)
+def generate(model, inputs, tokens, ends):
+    """Returns greedy token ids, and the smallest lead of a chosen token over the next best one."""
+    if not ends:
+        model.generation_config.eos_token_id = None
     output = model.generate(
         **inputs, do_sample=False, max_new_tokens=tokens, output_logits=True, return_dict_in_generate=True
     )
