@@ -9,7 +9,6 @@ tests/models/data/idefics3_images/   images, cases.json, pixels.bin
 
 Images come from a fixed seed. Small results are stored as bytes, the others as the CRC-32 of their bytes.
 """
-import io
 import json
 import pathlib
 import struct
@@ -24,10 +23,11 @@ import transformers
 from torchvision.transforms.v2 import functional as tv
 from transformers.image_transforms import convert_to_rgb
 
+from goldens import ORIENTATION_TAG, exif, raw_png, saved, write_cases
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DECODE = ROOT / "tests/image/data"
 IDEFICS3 = ROOT / "tests/models/data/idefics3_images"
-ORIENTATION_TAG = 0x0112
 
 
 def draw(height: int, width: int, seed: int) -> np.ndarray:
@@ -45,27 +45,10 @@ def crc(array: np.ndarray) -> str:
     return f"{zlib.crc32(np.ascontiguousarray(array).tobytes()):08x}"
 
 
-def exif(orientation: int) -> PIL.Image.Exif:
-    tags = PIL.Image.Exif()
-    tags[ORIENTATION_TAG] = orientation
-    return tags
-
-
 def big_endian_exif(orientation: int) -> bytes:
     """Returns big-endian EXIF data, which cameras write; Pillow writes only little-endian."""
     entry = struct.pack(">HHIHH", ORIENTATION_TAG, 3, 1, orientation, 0)
     return b"Exif\0\0MM\0*" + struct.pack(">IH", 8, 1) + entry + struct.pack(">I", 0)
-
-
-def png_chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
-def raw_png(width: int, height: int, depth: int, colour: int, rows: bytes, *chunks: bytes, interlace: int = 0) -> bytes:
-    """Writes a PNG of a kind that Pillow does not write. `rows` include their filter bytes."""
-    head = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlace))
-    body = png_chunk(b"IDAT", zlib.compress(rows, 9))
-    return b"\x89PNG\r\n\x1a\n" + head + b"".join(chunks) + body + png_chunk(b"IEND", b"")
 
 
 def make_rows(samples: np.ndarray) -> bytes:
@@ -79,12 +62,6 @@ def interlaced_rows(samples: np.ndarray) -> bytes:
     passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
     parts = [samples[y::down, x::right] for y, x, down, right in passes]
     return b"".join(make_rows(part) for part in parts if part.size)
-
-
-def saved(image: PIL.Image.Image, kind: str, **options) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def decode_images() -> dict[str, bytes]:
@@ -147,7 +124,7 @@ def make_decode() -> None:
     grey = np.arange(0, 65536, 65536 // 64, dtype=np.uint16).reshape(8, 8)
     (DECODE / "grey_16_bit.png").write_bytes(raw_png(8, 8, 16, 0, make_rows(grey.astype(">u2"))))
     (DECODE / "decoded.bin").write_bytes(blob)
-    write_json(DECODE / "decode.json", cases)
+    write_cases(DECODE / "decode.json", cases)
 
 
 def make_resize() -> None:
@@ -171,7 +148,7 @@ def make_resize() -> None:
                 cases.append({"source": name, "filter": filter_name, "height": height, "width": width,
                               "crc32": crc(packed.numpy())})
     (DECODE / "resize_sources.bin").write_bytes(blob)
-    write_json(DECODE / "resize.json", {"sources": files, "cases": cases})
+    write_cases(DECODE / "resize.json", {"sources": files, "cases": cases})
 
 
 def idefics3_images() -> dict[str, bytes]:
@@ -235,20 +212,7 @@ def make_idefics3() -> None:
                 blob += pixels.tobytes()
             cases.append(case)
     (IDEFICS3 / "pixels.bin").write_bytes(blob)
-    write_json(IDEFICS3 / "cases.json", {"configs": configs, "cases": cases})
-
-
-def write_json(path: pathlib.Path, value) -> None:
-    """Writes one case per line, so that diffs are small."""
-    if isinstance(value, list):
-        text = "[\n" + ",\n".join(json.dumps(entry) for entry in value) + "\n]"
-    else:
-        lists = {key: ",\n".join(json.dumps(entry) for entry in entries) for key, entries in value.items()
-                 if isinstance(entries, list)}
-        rest = {key: entries for key, entries in value.items() if not isinstance(entries, list)}
-        text = "{\n" + "".join(f"{json.dumps(k)}: {json.dumps(v)},\n" for k, v in rest.items())
-        text += ",\n".join(f"{json.dumps(k)}: [\n{v}\n]" for k, v in lists.items()) + "\n}"
-    path.write_text(text + "\n")
+    write_cases(IDEFICS3 / "cases.json", {"configs": configs, "cases": cases})
 
 
 def sources(what: str) -> str:

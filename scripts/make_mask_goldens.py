@@ -11,19 +11,20 @@ This script draws the masks. Files whose stored values Pillow returns are verifi
 """
 import importlib.metadata
 import io
-import json
 import pathlib
-import struct
 import zlib
+from functools import partial
 
 import numpy as np
 import PIL
 import PIL.Image
 from pycocotools import mask as coco
 
+from goldens import exif, png_chunk, raw_png, saved, write_cases
+
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/image/data/masks"
 HEIGHT, WIDTH = 13, 19
-ORIENTATION_TAG = 0x0112
+mask_png = partial(raw_png, WIDTH, HEIGHT, level=-1)
 
 
 def labels(most: int) -> np.ndarray:
@@ -35,10 +36,6 @@ def labels(most: int) -> np.ndarray:
     source_image[0, WIDTH - 1] = max(1, most // 2)
     source_image[HEIGHT - 1, 0:4] = max(1, most - 1)
     return source_image
-
-
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 def packed(samples: np.ndarray, depth: int) -> bytes:
@@ -57,18 +54,6 @@ def interlaced(samples: np.ndarray, depth: int) -> bytes:
     passes = [(0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)]
     parts = [samples[y::down, x::right] for y, x, down, right in passes]
     return b"".join(packed(part, depth) for part in parts if part.size)
-
-
-def raw_png(depth: int, colour: int, rows: bytes, *chunks: bytes, interlace: int = 0) -> bytes:
-    header = struct.pack(">IIBBBBB", WIDTH, HEIGHT, depth, colour, 0, 0, interlace)
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + b"".join(chunks) + chunk(b"IDAT", zlib.compress(rows))
-            + chunk(b"IEND", b""))
-
-
-def saved(image: PIL.Image.Image, kind: str = "PNG", **options) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
 
 
 def with_palette(indices: np.ndarray, colours: list[tuple[int, int, int]]) -> PIL.Image.Image:
@@ -91,28 +76,26 @@ def files() -> dict[str, tuple[bytes, np.ndarray]]:
     sixteen[2, 9] = 256
     rgb = np.stack([eight == 1, eight == 254, eight == 127], -1) * 200
     palette = b"".join(bytes(colour) for colour in colours(16))
-    turned = PIL.Image.Exif()
-    turned[ORIENTATION_TAG] = 6
     grey = PIL.Image.fromarray(eight.astype(np.uint8), "L")
     result = {
         "bilevel.png": (saved(PIL.Image.fromarray(one.astype(bool))), one),
-        "grey_2_bit.png": (raw_png(2, 0, packed(two, 2)), two),
-        "grey_4_bit.png": (raw_png(4, 0, packed(four, 4)), four),
+        "grey_2_bit.png": (mask_png(2, 0, packed(two, 2)), two),
+        "grey_4_bit.png": (mask_png(4, 0, packed(four, 4)), four),
         "grey.png": (saved(grey), eight),
         "grey_16_bit.png": (saved(PIL.Image.fromarray(sixteen.astype(np.uint16))), sixteen),
         "grey_alpha.png": (saved(PIL.Image.merge("LA", [grey, PIL.Image.fromarray(alpha)])), eight),
         "grey_transparent_value.png": (saved(grey, transparency=255), eight),
         "rgb.png": (saved(PIL.Image.fromarray(rgb.astype(np.uint8))), rgb),
         "rgba.png": (saved(PIL.Image.fromarray(np.dstack([rgb, alpha]).astype(np.uint8))), rgb),
-        "rgb_16_bit.png": (raw_png(16, 2, packed(np.stack([sixteen * 0, sixteen, sixteen * 0], -1), 16)),
+        "rgb_16_bit.png": (mask_png(16, 2, packed(np.stack([sixteen * 0, sixteen, sixteen * 0], -1), 16)),
                            np.stack([sixteen * 0, sixteen, sixteen * 0], -1)),
         "palette_1.png": (saved(with_palette(one, colours(2)), bits=1), one),
         "palette_2.png": (saved(with_palette(two, colours(4)), bits=2), two),
         "palette_4.png": (saved(with_palette(four, colours(16)), bits=4), four),
         "palette_8.png": (saved(with_palette(void, colours(256))), void),
         "palette_transparent.png": (saved(with_palette(void, colours(256)), transparency=bytes(256)), void),
-        "palette_interlaced.png": (raw_png(4, 3, interlaced(four, 4), chunk(b"PLTE", palette), interlace=1), four),
-        "orientation_6.png": (saved(grey, exif=turned), np.rot90(eight, -1)),
+        "palette_interlaced.png": (mask_png(4, 3, interlaced(four, 4), png_chunk(b"PLTE", palette), interlace=1), four),
+        "orientation_6.png": (saved(grey, exif=exif(6)), np.rot90(eight, -1)),
     }
     for name, (content, values) in result.items():
         image = PIL.Image.open(io.BytesIO(content))
@@ -175,13 +158,6 @@ def rle_cases() -> list[dict]:
     return cases
 
 
-def write_json(path: pathlib.Path, value: dict[str, list]) -> None:
-    """Writes one case per line, so that diffs are small."""
-    lists = [f"{json.dumps(key)}: [\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]"
-             for key, cases in value.items()]
-    path.write_text("{\n" + ",\n".join(lists) + "\n}\n")
-
-
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
     draw_array = files()
@@ -191,7 +167,7 @@ if __name__ == "__main__":
     alpha = PIL.Image.fromarray((labels(255) > 0).astype(np.uint8) * 255)
     (FOLDER / "shape_in_alpha.png").write_bytes(saved(PIL.Image.merge("LA", [alpha.point(lambda _: 255), alpha])))
     (FOLDER / "lossless.webp").write_bytes(saved(PIL.Image.fromarray(labels(255).astype(np.uint8)), "WEBP", lossless=True))
-    write_json(FOLDER / "masks.json", {
+    write_cases(FOLDER / "masks.json", {
         "files": [case for name, (_, values) in sorted(draw_array.items()) for case in file_cases(name, values)],
         "rles": rle_cases()})
     (FOLDER / "SOURCES.md").write_text(

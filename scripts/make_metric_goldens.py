@@ -26,6 +26,8 @@ import typing
 
 import jiwer
 
+from goldens import write_cases
+
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/evaluation/data/metrics"
 PAIRS = 500
 TOLERANCE = 0.05
@@ -173,13 +175,6 @@ def box_pair_cases(source: random.Random) -> list[dict]:
     return [{"a": a, "b": b, "iou": IOU(a, b)} for a, b in pairs]
 
 
-def write_json(name: str, value: dict) -> None:
-    """Writes one case per line, so that diffs are small."""
-    parts = [f"{json.dumps(key)}: " + ("[\n" + ",\n".join(json.dumps(case, ensure_ascii=False) for case in part) + "\n]"
-                                       if isinstance(part, list) else json.dumps(part)) for key, part in value.items()]
-    (FOLDER / name).write_text("{\n" + ",\n".join(parts) + "\n}\n")
-
-
 def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     source = random.Random(20261127)
@@ -187,12 +182,12 @@ def main() -> None:
     cases = answer_cases(pairs)
     assert all(math.isfinite(value) for case in cases for value in case.values() if isinstance(value, float))
     expected, predictions = [list(texts) for texts in zip(*pairs)]
-    write_json("answers.json", {
+    write_cases(FOLDER / "answers.json", {
         "cer": jiwer.cer(expected, predictions),
         "wer": jiwer.wer([with_single_spaces(text) for text in expected], [with_single_spaces(text) for text in predictions]),
         "cases": cases})
-    write_json("choices.json", {"cases": choice_cases(source)})
-    write_json("boxes.json", {"pairs": box_pair_cases(source), "lists": box_list_cases(source)})
+    write_cases(FOLDER / "choices.json", {"cases": choice_cases(source)})
+    write_cases(FOLDER / "boxes.json", {"pairs": box_pair_cases(source), "lists": box_list_cases(source)})
     versions = " and ".join(f"{name} {importlib.metadata.version(name)}" for name in ("jiwer", "lmms-eval"))
     (FOLDER / "SOURCES.md").write_text(
         "# Sources\n\n"

@@ -6,7 +6,6 @@
 tests/image/data/orientations/          images, and orientations.json: for each, the EXIF value that turns the stored
                                         pixels into the result of ImageOps.exif_transpose
 """
-import io
 import json
 import pathlib
 import struct
@@ -16,8 +15,9 @@ import PIL
 import PIL.Image
 import PIL.ImageOps
 
+from goldens import ORIENTATION_TAG, png_chunk, saved
+
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/image/data/orientations"
-TAG = 0x0112
 XMP_NAME = b"http://ns.adobe.com/xap/1.0/\0"
 
 
@@ -40,18 +40,12 @@ def element(value: str) -> bytes:
 
 def exif(orientation: int | None) -> bytes:
     """Returns a TIFF block with one entry: the orientation, or the image's width without one."""
-    tag, value = (TAG, orientation) if orientation is not None else (0x0100, 24)
+    tag, value = (ORIENTATION_TAG, orientation) if orientation is not None else (0x0100, 24)
     return b"II*\0" + struct.pack("<IH", 8, 1) + struct.pack("<HHIHH", tag, 3, 1, value, 0) + struct.pack("<I", 0)
 
 
-def saved(kind: str, **options) -> bytes:
-    buffer = io.BytesIO()
-    source_image().save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
 def jpeg(*app1: bytes, after_frame: bytes = b"") -> bytes:
-    plain = saved("JPEG", quality=95)
+    plain = saved(source_image(), "JPEG", quality=95)
     segment = lambda data: b"\xff\xe1" + struct.pack(">H", len(data) + 2) + data
     start = 2 + 2 + struct.unpack(">H", plain[4:6])[0]  # after JFIF's segment
     whole = plain[:start] + b"".join(segment(data) for data in app1) + plain[start:]
@@ -61,30 +55,26 @@ def jpeg(*app1: bytes, after_frame: bytes = b"") -> bytes:
     return whole[:scan] + segment(after_frame) + whole[scan:]
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-
 def png(*chunks: bytes, at_end: bool = False) -> bytes:
-    plain = saved("PNG")
+    plain = saved(source_image(), "PNG")
     place = plain.index(b"IEND") - 4 if at_end else 33
     return plain[:place] + b"".join(chunks) + plain[place:]
 
 
 def international(text: bytes, compressed: bool = False) -> bytes:
     body = zlib.compress(text) if compressed else text
-    return chunk(b"iTXt", b"XML:com.adobe.xmp\0" + bytes([compressed, 0]) + b"\0\0" + body)
+    return png_chunk(b"iTXt", b"XML:com.adobe.xmp\0" + bytes([compressed, 0]) + b"\0\0" + body)
 
 
 def raw_profile(orientation: int) -> bytes:
     data = b"Exif\0\0" + exif(orientation)
     text = f"\nexif\n{len(data):8}\n{data.hex()}\n".encode()
-    return chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(text))
+    return png_chunk(b"zTXt", b"Raw profile type exif\0\0" + zlib.compress(text))
 
 
 def webp(*chunks: tuple[bytes, bytes], flags: int) -> bytes:
     """Converts Pillow's simple WebP format to the extended one."""
-    body = saved("WEBP", lossless=True)[12:]
+    body = saved(source_image(), "WEBP", lossless=True)[12:]
     part = lambda kind, data: kind + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2)
     size = struct.pack("<I", 24 - 1)[:3] + struct.pack("<I", 16 - 1)[:3]
     body = part(b"VP8X", bytes([flags, 0, 0, 0]) + size) + body + b"".join(part(*each) for each in chunks)
@@ -112,14 +102,14 @@ def images() -> dict[str, bytes]:
         "xmp.png": png(international(attribute("6"))),
         "xmp_compressed.png": png(international(attribute("8"), compressed=True)),
         "xmp_at_end.png": png(international(attribute("6")), at_end=True),
-        "xmp_text.png": png(chunk(b"tEXt", b"XML:com.adobe.xmp\0" + attribute("5"))),
-        "xmp_compressed_text.png": png(chunk(b"zTXt", b"XML:com.adobe.xmp\0\0" + zlib.compress(attribute("7")))),
-        "exif_at_end_before_xmp.png": png(international(attribute("6")), chunk(b"eXIf", exif(3)), at_end=True),
-        "exif_without_tag.png": png(chunk(b"eXIf", exif(None)), international(attribute("6"))),
+        "xmp_text.png": png(png_chunk(b"tEXt", b"XML:com.adobe.xmp\0" + attribute("5"))),
+        "xmp_compressed_text.png": png(png_chunk(b"zTXt", b"XML:com.adobe.xmp\0\0" + zlib.compress(attribute("7")))),
+        "exif_at_end_before_xmp.png": png(international(attribute("6")), png_chunk(b"eXIf", exif(3)), at_end=True),
+        "exif_without_tag.png": png(png_chunk(b"eXIf", exif(None)), international(attribute("6"))),
         "raw_profile.png": png(raw_profile(6)),
         "raw_profile_before_xmp.png": png(international(attribute("6")), raw_profile(3)),
-        "exif_before_raw_profile.png": png(raw_profile(6), chunk(b"eXIf", exif(8))),
-        "other_text.png": png(chunk(b"tEXt", b"Comment\0" + attribute("6"))),
+        "exif_before_raw_profile.png": png(raw_profile(6), png_chunk(b"eXIf", exif(8))),
+        "other_text.png": png(png_chunk(b"tEXt", b"Comment\0" + attribute("6"))),
         "xmp.webp": webp((b"XMP ", attribute("6")), flags=0x04),
         "exif_before_xmp.webp": webp((b"EXIF", exif(3)), (b"XMP ", attribute("6")), flags=0x0C),
         "exif_without_tag.webp": webp((b"EXIF", exif(None)), (b"XMP ", attribute("8")), flags=0x0C),

@@ -7,8 +7,6 @@ tests/image/data/tiff_heif/   images, cases.json, decoded.bin
 
 TIFF files of kinds that Pillow does not write are written by this script. Images come from a fixed seed.
 """
-import io
-import json
 import pathlib
 import struct
 
@@ -17,8 +15,9 @@ import PIL.Image
 import PIL.ImageOps
 import pillow_heif
 
+from goldens import exif, saved, write_cases
+
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "tests/image/data/tiff_heif"
-ORIENTATION_TAG = 0x0112
 WIDTH, LENGTH, BITS, COMPRESSION, PHOTOMETRIC, STRIP_OFFSETS, ORIENTATION, SAMPLES, ROWS_PER_STRIP = 256, 257, 258, 259, 262, 273, 274, 277, 278
 STRIP_BYTES, PLANAR, COLOR_MAP, TILE_WIDTH, TILE_LENGTH, TILE_OFFSETS, TILE_BYTES, EXTRA_SAMPLES = 279, 284, 320, 322, 323, 324, 325, 338
 SAMPLE_FORMAT, XMP = 339, 700
@@ -109,18 +108,6 @@ def packed_tiff(values: np.ndarray, bits: int, photometric: int, **extra_tags) -
     packed = (padded.reshape(height, -1, per_byte) << shifts).sum(-1).astype(np.uint8)
     tags = {**make_tags(values[..., None], photometric, **extra_tags), BITS: bits}
     return make_tiff(tags, [packed.tobytes()])
-
-
-def saved(image: PIL.Image.Image, kind: str, **options) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
-def exif(orientation: int) -> PIL.Image.Exif:
-    tags = PIL.Image.Exif()
-    tags[ORIENTATION_TAG] = orientation
-    return tags
 
 
 def tiff_images() -> dict[str, bytes]:
@@ -228,7 +215,7 @@ def main() -> None:
     (FOLDER / "float.tif").write_bytes(raw_tiff(float_values, BLACK_IS_ZERO, sample_format=3))
     (FOLDER / "ten_bands.tif").write_bytes(raw_tiff(np.zeros((8, 8, 10), np.uint8), BLACK_IS_ZERO, extra_samples=(0,) * 9))
     (FOLDER / "decoded.bin").write_bytes(blob)
-    (FOLDER / "cases.json").write_text("[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n")
+    write_cases(FOLDER / "cases.json", cases)
     (FOLDER / "SOURCES.md").write_text(
         "# Sources\n\n`cases.json` with `decoded.bin`: TIFF, HEIC and AVIF files and the RGB planes that Pillow reads from them. The other files\n"
         "are of kinds that Pillow reads differently or not at all.\n\n"
