@@ -34,6 +34,10 @@ std::string escape_html(std::string_view text) {
   return html;
 }
 
+std::string escape_html_line(std::string_view text) {
+  return escape_html(to_printable(text));
+}
+
 std::string escape_script_json(const nlohmann::json& value) {
   const std::string json = io::to_json_string(value);
   std::string escaped;

@@ -16,6 +16,8 @@ const io::EmbeddedResources& resources();
 /// Returns the text escaped for HTML elements and quoted attributes. Control characters other than
 /// line breaks become visible escapes (to_printable_lines()).
 std::string escape_html(std::string_view text);
+/// Same as escape_html(), but escapes line breaks too (to_printable()).
+std::string escape_html_line(std::string_view text);
 
 /// Returns the value as JSON for a <script type="application/json"> element; the JSON cannot end
 /// the element. Invalid UTF-8 is replaced.

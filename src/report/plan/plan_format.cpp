@@ -224,33 +224,22 @@ std::string format_memory_tag(const memory::MemoryTag& tag, bool backward) {
   return is_pass_component ? text + ", forward pass" : text;
 }
 
-std::vector<PlanFact> list_plan_facts(const planner::Plan& plan) {
-  std::vector<PlanFact> facts{{"model", format_model(plan)}, {"sample", format_worst_sample(plan.worst_batch)}};
-  if (plan.average_step_estimate) facts.push_back({"average", format_average_step(*plan.average_step_estimate)});
-  facts.insert(facts.end(), {{"GPU", format_gpu(plan)},
-                             {"margin", format_memory_margin(plan)},
-                             {"context", format_cuda_context(plan)},
-                             {"step", format_step_config(plan)}});
-  if (plan.evaluation) facts.push_back({"eval", format_evaluation(*plan.evaluation)});
-  if (plan.communication_estimate) facts.push_back({"ranks", format_communication(plan)});
+Table make_plan_facts(const planner::Plan& plan) {
+  Table facts{.alignment = "ll"};
+  const auto add = [&](const char* name, const std::string& text) { facts.rows.push_back({{name, text}}); };
+  add("model", format_model(plan));
+  add("sample", format_worst_sample(plan.worst_batch));
+  if (plan.average_step_estimate) add("average", format_average_step(*plan.average_step_estimate));
+  add("GPU", format_gpu(plan));
+  add("margin", format_memory_margin(plan));
+  add("context", format_cuda_context(plan));
+  add("step", format_step_config(plan));
+  if (plan.evaluation) add("eval", format_evaluation(*plan.evaluation));
+  if (plan.communication_estimate) add("ranks", format_communication(plan));
   return facts;
 }
 
 namespace {
-
-/// The cells of a row of the alternatives.
-struct AlternativeCells {
-  std::string mark, micro_batch, recomputed, memory, step, tokens_per_second, fits;
-};
-
-/// Columns of a row with tokens per second, which narrower tables omit.
-constexpr int kMinColumnsWithSpeed = 74;
-
-std::string format_alternative_row(const AlternativeCells& cells, int columns) {
-  const std::string speed_cell = columns < kMinColumnsWithSpeed ? "" : fmt::format(" {:>9}", cells.tokens_per_second);
-  return fmt::format("{:1} {:<11} {:<24} {:>9} {:>8}{}  {}", cells.mark, cells.micro_batch, cells.recomputed,
-                     cells.memory, cells.step, speed_cell, cells.fits);
-}
 
 /// Returns the plan's alternatives, with the best estimate inserted by micro-batch size if it is
 /// not among them. It may differ from them, for example in smaller vision passes.
@@ -287,19 +276,6 @@ std::vector<size_t> select_alternative_rows(const std::vector<planner::StepEstim
   return indices;
 }
 
-AlternativeCells make_alternative_cells(const planner::StepEstimate& estimate, const planner::Plan& plan) {
-  const char* const prefix = estimate.is_from_dry_run ? "" : "~";
-  const int64_t size = estimate.step_config.micro_batch_size;
-  return {
-      .mark = estimate.step_config == plan.best_estimate.step_config ? ">" : "",
-      .micro_batch = fmt::format("{} x {}", size, plan.workload.samples_per_rank() / size),
-      .recomputed = format_recompute(estimate.step_config.recompute, plan.detail),
-      .memory = fmt::format("{}{}", prefix, format_gigabytes(plan.total_bytes(estimate))),
-      .step = fmt::format("{}{}", prefix, format_seconds(estimate.step_seconds)),
-      .tokens_per_second = fmt::format("{}{}", prefix, format_with_commas(std::llround(estimate.tokens_per_second))),
-      .fits = estimate.fits ? "yes" : "no"};
-}
-
 /// Returns the passes of the best config if any estimate has others; empty if all are equal.
 std::string describe_best_config_passes(const std::vector<planner::StepEstimate>& estimates,
                                         const planner::Plan& plan) {
@@ -315,21 +291,30 @@ std::string describe_best_config_passes(const std::vector<planner::StepEstimate>
 
 }  // namespace
 
-AlternativesTable make_alternatives_table(const planner::Plan& plan, size_t max_rows, int columns) {
+AlternativesTable make_alternatives_table(const planner::Plan& plan, size_t max_rows) {
   const auto estimates = list_alternatives(plan);
-  const AlternativeCells header{"", "micro-batch", "blocks recomputed", "memory", "step", "tokens/s", "fits"};
-  AlternativesTable table{.header = format_alternative_row(header, columns),
-                          .lines = {},
-                          .num_hidden_alternatives = 0,
-                          .best_config_passes = describe_best_config_passes(estimates, plan)};
-  for (const size_t index : select_alternative_rows(estimates, plan.best_estimate.step_config, max_rows)) {
+  const auto indices = select_alternative_rows(estimates, plan.best_estimate.step_config, max_rows);
+  AlternativesTable alternatives{
+      .table = {.headers = {"", "micro-batch", "recompute", "memory", "step", "tokens/s", "fits"}, .alignment = "lrl"},
+      .num_hidden_alternatives = estimates.size() - indices.size(),
+      .best_config_passes = describe_best_config_passes(estimates, plan)};
+  for (const size_t index : indices) {
     const planner::StepEstimate& estimate = estimates[index];
-    table.lines.push_back({format_alternative_row(make_alternative_cells(estimate, plan), columns),
-                           estimate.step_config == plan.best_estimate.step_config, estimate.fits,
-                           estimate.is_from_dry_run});
+    const bool is_best = estimate.step_config == plan.best_estimate.step_config;
+    const std::string prefix = estimate.is_from_dry_run ? "" : "~";
+    const int64_t size = estimate.step_config.micro_batch_size;
+    alternatives.table.rows.push_back(
+        {.cells = {is_best ? ">" : "", fmt::format("{} x {}", size, plan.workload.samples_per_rank() / size),
+                   format_recompute(estimate.step_config.recompute, plan.detail),
+                   prefix + format_gigabytes(plan.total_bytes(estimate)),
+                   prefix + format_seconds(estimate.step_seconds),
+                   prefix + format_with_commas(std::llround(estimate.tokens_per_second)), estimate.fits ? "yes" : "no"},
+         .emphasis = is_best         ? Emphasis::kStrong
+                     : estimate.fits ? Emphasis::kNormal
+                                     : Emphasis::kFaint});
+    alternatives.has_interpolated_rows = alternatives.has_interpolated_rows || !estimate.is_from_dry_run;
   }
-  table.num_hidden_alternatives = estimates.size() - table.lines.size();
-  return table;
+  return alternatives;
 }
 
 std::vector<MemoryRow> make_memory_rows(const planner::Plan& plan) {

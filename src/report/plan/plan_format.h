@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "report/format/sections.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::report {
@@ -29,38 +30,24 @@ std::string format_training_method(const planner::Plan& plan);
 /// Returns the position in a step: "language block 12, backward pass".
 std::string format_memory_tag(const memory::MemoryTag& tag, bool backward);
 
-/// A named fact about a plan.
-struct PlanFact {
-  std::string name;
-  std::string text;
-};
-
 /// Returns the facts of a plan: model, sample, average step, GPU, margin, context, settings of the
 /// step, ranks. Facts that do not apply are omitted.
-std::vector<PlanFact> list_plan_facts(const planner::Plan& plan);
+Table make_plan_facts(const planner::Plan& plan);
 
-/// A line of the table of alternatives.
-struct AlternativeLine {
-  std::string text;
-  bool is_best = false;          ///< whether it is the config that the plan chose
-  bool fits = false;             ///< whether its memory fits
-  bool is_from_dry_run = false;  ///< false: interpolated between dry runs
-};
-
-/// The table of alternatives, as text.
+/// The table of alternatives. The row of the config that the plan chose is strong, rows that do not
+/// fit are faint.
 struct AlternativesTable {
-  std::string header;
-  std::vector<AlternativeLine> lines;
-  size_t num_hidden_alternatives = 0;  ///< alternatives that are not in `lines`
+  Table table;
+  size_t num_hidden_alternatives = 0;  ///< alternatives without a row
+  bool has_interpolated_rows = false;  ///< whether rows are interpolated between dry runs
   /// Passes of the best config if the alternatives have others: "1 tile per vision pass and …";
   /// empty if all are equal.
   std::string best_config_passes;
 };
 
 /// Returns the best config and the alternatives with the closest micro-batch sizes: at most
-/// `max_rows` rows in the order of the plan. Lines have up to 74 columns, or up to 64, without
-/// tokens per second, if `columns` is smaller. REQUIRES: max_rows > 0.
-AlternativesTable make_alternatives_table(const planner::Plan& plan, size_t max_rows, int columns);
+/// `max_rows` rows in the order of the plan. REQUIRES: max_rows > 0.
+AlternativesTable make_alternatives_table(const planner::Plan& plan, size_t max_rows);
 
 /// A range of the GPU's memory at the peak of the step.
 struct MemoryRow {

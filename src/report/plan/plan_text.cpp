@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "report/format/sections.h"
 #include "report/format/text_layout.h"
 #include "report/plan/plan_format.h"
 #include "vlmtrain/base/option_keys.h"
@@ -18,12 +19,9 @@ namespace {
 
 /// Rows of the table of alternatives, so that it stays short; --json has all rows.
 constexpr size_t kMaxAlternativeRows = 15;
-/// Tables need 64 columns. Text wider than 100 is hard to read.
-constexpr int kMinPlanColumns = 64;
-constexpr int kMaxPlanColumns = 100;
 
 // Parameters of ANSI's Select Graphic Rendition.
-constexpr const char* kPlain = "0";
+constexpr const char* kPlain = "";
 constexpr const char* kBold = "1";
 constexpr const char* kFaint = "2";
 constexpr const char* kRed = "31";
@@ -31,63 +29,53 @@ constexpr const char* kGreen = "32";
 constexpr const char* kBoldGreen = "1;32";
 constexpr const char* kBoldRed = "1;31";
 
-/// A builder of the text. Single use: text() moves the result out.
+/// A builder of the text of a plan. Single use.
 class PlanTextBuilder {
  public:
-  PlanTextBuilder(const planner::Plan& plan, const TextStyle& style)
-      : plan_(plan), style_(style), columns_(std::clamp(style.width, kMinPlanColumns, kMaxPlanColumns)) {}
+  PlanTextBuilder(const planner::Plan& plan, const TextStyle& style) : plan_(plan), writer_(style) {}
 
   std::string text() {
-    text_ = colorize(plan_.fits ? kBoldGreen : kBoldRed, wrap_text("", format_plan_headline(plan_), columns_));
-    add_facts();
+    writer_.add_lines(plan_.fits ? kBoldGreen : kBoldRed,
+                      wrap_text("", format_plan_headline(plan_), writer_.columns()));
+    writer_.add_lines(kPlain, "");
+    writer_.add_table(make_plan_facts(plan_));
     add_memory_chart();
     add_alternatives();
     add_suggestions();
-    add_planning_stats();
-    return std::move(text_);
+    writer_.add_lines(kPlain, "");
+    writer_.add_note(
+        fmt::format("Found in {} with {} dry runs on a virtual GPU. Step times are predicted from counted operations, "
+                    "not measured.",
+                    format_seconds(plan_.planning_stats.seconds), plan_.planning_stats.num_dry_runs),
+        "");
+    return writer_.text();
   }
 
  private:
-  /// Returns `text` with ANSI color codes, which end before a final line break.
-  std::string colorize(const char* color, const std::string& text) const {
-    if (!style_.color || color == kPlain) return text;
-    const bool has_line_break = text.ends_with('\n');
-    const std::string line = has_line_break ? text.substr(0, text.size() - 1) : text;
-    return fmt::format("\x1b[{}m{}\x1b[0m{}", color, line, has_line_break ? "\n" : "");
-  }
-
-  void add_heading(const std::string& title) {
-    text_ += "\n";
-    text_ += colorize(kBold, wrap_text("", title, columns_));
-  }
-
-  void add_facts() {
-    text_ += "\n";
-    for (const auto& fact : list_plan_facts(plan_)) {
-      text_ += wrap_text(fmt::format("  {:<8} ", fact.name), fact.text, columns_);
-    }
-  }
-
   void add_memory_chart() {
     // Columns before the bars (kBarIndent), and one that remains free at the end.
     constexpr int kLabelColumns = 36;
     const auto& peak = plan_.detail.peak;
-    add_heading(fmt::format("Memory at the peak: {}", format_memory_tag(peak.tag, peak.is_backward)));
+    writer_.add_heading(fmt::format("Memory at the peak: {}", format_memory_tag(peak.tag, peak.is_backward)));
     const auto rows = make_memory_rows(plan_);
-    BarScale scale{.max_value = 0, .columns = columns_ - kLabelColumns, .unicode = style_.unicode};
+    BarScale scale{.max_value = 0, .columns = writer_.columns() - kLabelColumns, .unicode = writer_.unicode()};
     for (const auto& row : rows) scale.max_value += row.bytes;
     add_gpu_size_marker(scale);
     int64_t offset = 0;
     int color_index = 0;
     bool has_total_row = false;
     for (const auto& row : rows) {
-      if (!has_total_row && row.kind != MemoryRow::Kind::kUsed && offset == plan_.total_bytes()) {
-        add_total_row();
+      const bool is_used = row.kind == MemoryRow::Kind::kUsed;
+      if (!has_total_row && !is_used && offset == plan_.total_bytes()) {
+        writer_.add_lines(kBold, fmt::format("  {:<22} {:>8}", "in use", format_gigabytes(plan_.total_bytes())));
         has_total_row = true;
       }
-      add_memory_row(row, offset,
-                     row.kind == MemoryRow::Kind::kUsed ? kBarColors[color_index++ % kBarColors.size()] : kFaint,
-                     scale);
+      const BarFill fill = is_used                              ? BarFill::kSolid
+                           : row.kind == MemoryRow::Kind::kFree ? BarFill::kLight
+                                                                : BarFill::kMedium;
+      writer_.add_bar(fmt::format("  {:<22} {:>8}", row.name, format_gigabytes(row.bytes)),
+                      draw_bar(offset, row.bytes, fill, scale),
+                      is_used ? kBarColors[color_index++ % kBarColors.size()] : kFaint);
       offset += row.bytes;
     }
   }
@@ -101,83 +89,50 @@ class PlanTextBuilder {
     if (end < count_columns(gpu_size_marker))
       gpu_size_marker = fmt::format("| GPU {}", format_gigabytes(plan_.limit.allowed_bytes));
     const int indent = gpu_size_marker.front() == '|' ? std::max(0, end - 1) : end - count_columns(gpu_size_marker);
-    text_ += colorize(kFaint, fmt::format("{:{}}{}\n", "", kBarIndent + indent, gpu_size_marker));
-  }
-
-  void add_memory_row(const MemoryRow& row, int64_t offset, const char* color, const BarScale& scale) {
-    const BarFill fill = row.kind == MemoryRow::Kind::kUsed   ? BarFill::kSolid
-                         : row.kind == MemoryRow::Kind::kFree ? BarFill::kLight
-                                                              : BarFill::kMedium;
-    std::string bar = draw_bar(offset, row.bytes, fill, scale);
-    bar.erase(bar.find_last_not_of(' ') + 1);
-    text_ += fmt::format("  {:<22} {:>8}", row.name, format_gigabytes(row.bytes));
-    if (!bar.empty()) text_ += fmt::format("  {}", colorize(color, bar));
-    text_ += "\n";
-  }
-
-  void add_total_row() {
-    text_ += colorize(kBold, fmt::format("  {:<22} {:>8}\n", "in use", format_gigabytes(plan_.total_bytes())));
+    writer_.add_lines(kFaint, fmt::format("{:{}}{}", "", kBarIndent + indent, gpu_size_marker));
   }
 
   void add_alternatives() {
-    const auto table = make_alternatives_table(plan_, kMaxAlternativeRows, columns_);
+    const auto alternatives = make_alternatives_table(plan_, kMaxAlternativeRows);
     const int64_t num_vision_blocks = plan_.detail.num_vision_blocks;
-    add_heading(fmt::format("Alternatives (micro-batch x accumulation; {}{} language blocks)",
-                            num_vision_blocks > 0 ? fmt::format("{} vision and ", num_vision_blocks) : "",
-                            plan_.detail.num_language_blocks));
-    text_ += colorize(kFaint, fmt::format("{}\n", table.header));
-    bool has_interpolated_lines = false;
-    for (const auto& line : table.lines) {
-      text_ += colorize(line.is_best ? kBold : line.fits ? kPlain : kFaint, fmt::format("{}\n", line.text));
-      has_interpolated_lines = has_interpolated_lines || !line.is_from_dry_run;
-    }
-    const auto add_note = [&](const char* mark, const std::string& text) {
-      text_ += colorize(kFaint, wrap_text(mark, text, columns_));
-    };
-    if (!table.best_config_passes.empty()) add_note("> ", fmt::format("uses {}", table.best_config_passes));
-    if (has_interpolated_lines) add_note("~ ", "interpolated between dry runs; the other rows are dry runs");
-    if (table.num_hidden_alternatives > 0)
-      add_note("  ", fmt::format("{} more rows: --json", table.num_hidden_alternatives));
+    writer_.add_heading(fmt::format("Alternatives (micro-batch x accumulation; {}{} language blocks)",
+                                    num_vision_blocks > 0 ? fmt::format("{} vision and ", num_vision_blocks) : "",
+                                    plan_.detail.num_language_blocks));
+    writer_.add_table(alternatives.table);
+    if (!alternatives.best_config_passes.empty())
+      writer_.add_note(fmt::format("uses {}", alternatives.best_config_passes), "> ");
+    if (alternatives.has_interpolated_rows)
+      writer_.add_note("interpolated between dry runs; the other rows are dry runs", "~ ");
+    if (alternatives.num_hidden_alternatives > 0)
+      writer_.add_note(fmt::format("{} more rows: --json", alternatives.num_hidden_alternatives));
   }
 
   void add_suggestions() {
     if (plan_.suggestions.empty()) return;
     const bool has_arguments = std::any_of(plan_.suggestions.begin(), plan_.suggestions.end(),
                                            [](const auto& suggestion) { return !suggestion.arguments.empty(); });
-    add_heading(fmt::format("{}{}", plan_.fits ? "Suggestions to make it faster" : "Suggestions to make it fit",
-                            has_arguments ? " (append one line to the command)" : ""));
+    writer_.add_heading(fmt::format("{}{}", plan_.fits ? "Suggestions to make it faster" : "Suggestions to make it fit",
+                                    has_arguments ? " (append one line to the command)" : ""));
     for (const auto& suggestion : plan_.suggestions) {
       const char* const color = plan_.fits ? kPlain : suggestion.makes_plan_fit ? kGreen : kRed;
       if (suggestion.arguments.empty()) {
         const char* const bullet = suggestion.makes_plan_fit ? "  + " : "  - ";
-        text_ += colorize(color, wrap_text(bullet, to_printable(suggestion.note), columns_));
+        writer_.add_lines(color, wrap_text(bullet, to_printable(suggestion.note), writer_.columns()));
       } else {
         // A line of its own without breaks, so that the user can copy it.
-        text_ += colorize(color,
-                          fmt::format("  {}\n", to_printable(fmt::format("{}", fmt::join(suggestion.arguments, " ")))));
-        text_ += colorize(kFaint, wrap_text("      ", to_printable(suggestion.note), columns_));
+        writer_.add_lines(color, "  " + to_printable(fmt::format("{}", fmt::join(suggestion.arguments, " "))));
+        writer_.add_note(suggestion.note, "      ");
       }
     }
   }
 
-  void add_planning_stats() {
-    const std::string note = fmt::format(
-        "Found in {} with {} dry runs on a virtual GPU. Step times are predicted from counted operations, not "
-        "measured.",
-        format_seconds(plan_.planning_stats.seconds), plan_.planning_stats.num_dry_runs);
-    text_ += "\n";
-    text_ += colorize(kFaint, wrap_text("", note, columns_));
-  }
-
-  /// Columns before the bars: name, bytes and spaces (add_memory_row()).
+  /// Columns before the bars: name, bytes and spaces (add_memory_chart()).
   static constexpr int kBarIndent = 35;
   /// Colors of the used ranges, in the order of make_memory_rows().
   static constexpr std::array kBarColors{"34", "36", "35", "32", "33", "31", "90", "90", "90", "90", "90"};
 
   const planner::Plan& plan_;
-  const TextStyle& style_;
-  int columns_;
-  std::string text_;
+  TextWriter writer_;
 };
 
 }  // namespace
@@ -187,7 +142,7 @@ std::string format_plan(const planner::Plan& plan, const TextStyle& style) {
 }
 
 std::string format_remark(const std::string& remark, const TextStyle& style) {
-  return wrap_text("", remark, std::clamp(style.width, kMinPlanColumns, kMaxPlanColumns));
+  return wrap_text("", remark, TextWriter(style).columns());
 }
 
 namespace {
@@ -319,28 +274,23 @@ std::string format_best_plan(const planner::SavingsRow& row) {
 }  // namespace
 
 std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, const TextStyle& style) {
-  const int columns = std::clamp(style.width, kMinPlanColumns, kMaxPlanColumns);
-  const auto make_bold = [&](const std::string& line) {
-    return fmt::format(fmt::runtime(style.color ? "\n\x1b[1m{}\x1b[0m\n" : "\n{}\n"), line);
-  };
-  std::string text = make_bold("Memory by saving option (each row includes the options above it)");
-  text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", "", "1 sample", "step", "plan for this GPU");
+  Table table{.headers = {"", "1 sample", "step", "plan for this GPU"}, .alignment = "lrrl"};
   for (const auto& row : rows) {
     if (row.unavailable_reason.empty()) {
-      text += fmt::format("  {:<14} {:>9} {:>8}  {}\n", row.name, format_gigabytes(row.single_sample_bytes),
-                          format_seconds(row.single_sample_estimate.step_seconds), format_best_plan(row));
+      table.rows.push_back({{row.name, format_gigabytes(row.single_sample_bytes),
+                             format_seconds(row.single_sample_estimate.step_seconds), format_best_plan(row)}});
     } else {
-      text += wrap_text(fmt::format("  {:<14} ", row.name), fmt::format("- {}", to_printable(row.unavailable_reason)),
-                        columns);
+      table.rows.push_back({{row.name, "", "", "- " + row.unavailable_reason}});
     }
   }
-  text +=
-      wrap_text("  ",
-                fmt::format("1 sample: micro-batches of one sample, or of {} if set; all blocks recomputed from the "
-                            "recomputation row on. Memory is from dry runs; times are predicted for a whole step.",
-                            keys::training::kMicroBatchSize),
-                columns);
-  return text;
+  TextWriter writer(style);
+  writer.add_heading("Memory by saving option (each row includes the options above it)");
+  writer.add_table(table);
+  writer.add_note(
+      fmt::format("1 sample: micro-batches of one sample, or of {} if set; all blocks recomputed from the "
+                  "recomputation row on. Memory is from dry runs; times are predicted for a whole step.",
+                  keys::training::kMicroBatchSize));
+  return writer.text();
 }
 
 }  // namespace vlmtrain::report

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "report/format/html.h"
+#include "report/format/sections.h"
 #include "report/plan/plan_format.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/printable.h"
@@ -38,10 +39,6 @@ constexpr std::array kAllChartSeries{
     ChartSeries{Component::kVision, "vision"},       ChartSeries{Component::kLanguage, "language"},
     ChartSeries{Component::kMasks, "masks"},         ChartSeries{Component::kLoss, "loss"}};
 static_assert(kAllChartSeries.size() == memory::kNumComponents);
-
-std::string escape_text(std::string_view text) {
-  return escape_html(to_printable(text));
-}
 
 int64_t get_component_bytes(const planner::MemoryTimelinePoint& point, const ChartSeries& series) {
   return point.bytes_by_component[static_cast<size_t>(series.component)];
@@ -133,35 +130,25 @@ std::string make_component_rows(const planner::MemoryTimelinePoint& peak, bool h
   return rows;
 }
 
-/// Returns table rows: the memory of PyTorch, the memory outside of it, and the free memory.
-std::string make_gpu_rows(const planner::Plan& plan) {
-  std::string rows;
-  const auto add = [&](const char* style, const std::string& name, int64_t bytes) {
-    rows += fmt::format("<tr{}><td>{}</td><td>{}</td></tr>\n", style, escape_text(name),
-                        escape_html(format_gigabytes(bytes)));
+/// Returns the memory of PyTorch, the memory outside of it, and the free memory.
+Table make_gpu_table(const planner::Plan& plan) {
+  Table table{.headers = {"part", "bytes"}};
+  const auto add = [&](const std::string& name, int64_t bytes, Emphasis emphasis = Emphasis::kNormal) {
+    table.rows.push_back({{name, format_gigabytes(bytes)}, emphasis});
   };
-  add("", "reserved by PyTorch", plan.best_estimate.peaks.reserved_bytes);
-  const std::string not_measured_note = plan.gpu().is_context_measured ? "" : " (not measured)";
-  add("", fmt::format("CUDA context{}", not_measured_note), plan.limit.context_bytes);
-  if (plan.limit.communication_bytes > 0) add("", "NCCL (estimated)", plan.limit.communication_bytes);
-  if (const int64_t bytes = compute_evaluation_bytes(plan); bytes > 0) add("", "evaluations", bytes);
-  add(" class=\"total\"", "in use", plan.total_bytes());
-  add("", fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes);
+  add("reserved by PyTorch", plan.best_estimate.peaks.reserved_bytes);
+  add(plan.gpu().is_context_measured ? "CUDA context" : "CUDA context (not measured)", plan.limit.context_bytes);
+  if (plan.limit.communication_bytes > 0) add("NCCL (estimated)", plan.limit.communication_bytes);
+  if (const int64_t bytes = compute_evaluation_bytes(plan); bytes > 0) add("evaluations", bytes);
+  add("in use", plan.total_bytes(), Emphasis::kStrong);
+  add(fmt::format("margin ({:g} %)", plan.limit.margin_percent), plan.limit.margin_bytes);
   if (plan.fits) {
-    add("", "free", plan.limit.allowed_bytes - plan.limit.margin_bytes - plan.total_bytes());
+    add("free", plan.limit.allowed_bytes - plan.limit.margin_bytes - plan.total_bytes());
   } else {
-    add("", "missing", compute_shortfall_bytes(plan));
+    add("missing", compute_shortfall_bytes(plan));
   }
-  add(" class=\"total\"", "GPU", plan.limit.allowed_bytes);
-  return rows;
-}
-
-std::string make_summary_rows(const planner::Plan& plan) {
-  std::string rows;
-  for (const auto& fact : list_plan_facts(plan)) {
-    rows += fmt::format("<dt>{}</dt><dd>{}</dd>\n", escape_text(fact.name), escape_text(fact.text));
-  }
-  return rows;
+  add("GPU", plan.limit.allowed_bytes, Emphasis::kStrong);
+  return table;
 }
 
 /// Returns a note if an earlier step of the dry run had a higher peak than the step of the chart.
@@ -199,15 +186,15 @@ std::string render_plan_timeline(const planner::Plan& plan) {
   const auto& peak = timeline[find_peak_event_index(timeline)];
   return fill_page_template(
       "plan_timeline.html",
-      {{"title", escape_text(fmt::format("{}: memory of a step", plan.model))},
+      {{"title", escape_html_line(fmt::format("{}: memory of a step", plan.model))},
        {"style", std::string(resources().at("common.css")) + std::string(resources().at("plan_timeline.css"))},
        {"answer_class", plan.fits ? "fits" : "fails"},
-       {"headline", escape_text(format_plan_headline(plan))},
+       {"headline", escape_html_line(format_plan_headline(plan))},
        {"components", make_component_rows(peak, plan.detail.num_vision_blocks > 0)},
-       {"peak_place", escape_text(format_memory_tag(peak.tag, peak.is_backward))},
+       {"peak_place", escape_html_line(format_memory_tag(peak.tag, peak.is_backward))},
        {"peak_note", escape_html(format_peak_note(plan, peak))},
-       {"gpu", make_gpu_rows(plan)},
-       {"facts", make_summary_rows(plan)},
+       {"gpu", render_section_html({.title = "GPU memory", .tables = {make_gpu_table(plan)}})},
+       {"facts", render_section_html({.title = "Planned for", .tables = {make_plan_facts(plan)}})},
        {"notes", escape_html(format_chart_notes(plan, event_indices.size()))},
        {"data", escape_script_json(make_timeline_data(plan, event_indices))},
        {"script", std::string(resources().at("plan_timeline.js"))}});
