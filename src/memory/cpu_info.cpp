@@ -6,13 +6,10 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
-#include <ATen/ops/linear.h>
-#include <ATen/ops/ones.h>
 
 #include <algorithm>
-#include <array>
+#include <cctype>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -124,69 +121,50 @@ void limit_threads_to_quota() {
 
 namespace {
 
-// Prefixes of the lines that print_cpu_kernel_info() adds to oneDNN's output.
-constexpr std::string_view kAtenPrefix = "aten,";
-constexpr std::string_view kThreadsPrefix = "threads,";
+/// An instruction set of oneDNN, and the flag of /proc/cpuinfo of the processors that have it in
+/// addition to those before it.
+struct OneDnnIsaLevel {
+  OneDnnIsa isa;
+  const char* cpu_flag;
+};
 
-/// Returns the text after `marker` in the line, or an empty string if the line lacks the marker.
-std::string get_text_after_marker(const std::string& line, std::string_view marker) {
-  const size_t position = line.find(marker);
-  return position == std::string::npos ? std::string() : line.substr(position + marker.size());
-}
-
-std::string get_first_field(const std::string& text) {
-  return text.substr(0, text.find(','));
-}
-
-Bf16MatmulSupport parse_bf16_support(const std::string& implementation) {
-  if (implementation.find("amx") != std::string::npos) return Bf16MatmulSupport::kAmx;
-  // avx512_core_bf16 and later instruction sets that include it.
-  const bool has_bf16 = implementation.find("avx512_core_bf16") != std::string::npos ||
-                        implementation.find("avx512_core_fp16") != std::string::npos ||
-                        implementation.find("avx10") != std::string::npos;
-  return has_bf16 ? Bf16MatmulSupport::kAvx512 : Bf16MatmulSupport::kEmulated;
-}
+/// dnnl::cpu_isa, in ascending order. The sets of AVX10 have the bits of these.
+constexpr OneDnnIsaLevel kOneDnnIsaLevels[] = {{{"SSE41", "emulated"}, "sse4_1"},
+                                               {{"AVX", "emulated"}, "avx"},
+                                               {{"AVX2", "emulated"}, "avx2"},
+                                               {{"AVX512_CORE", "emulated"}, "avx512bw"},
+                                               {{"AVX512_CORE_VNNI", "emulated"}, "avx512_vnni"},
+                                               {{"AVX512_CORE_BF16", "AVX512-BF16"}, "avx512_bf16"},
+                                               {{"AVX512_CORE_FP16", "AVX512-BF16"}, "avx512_fp16"},
+                                               {{"AVX512_CORE_AMX", "AMX"}, "amx_bf16"},
+                                               {{"AVX512_CORE_AMX_FP16", "AMX"}, "amx_fp16"}};
 
 }  // namespace
 
-const char* to_string(Bf16MatmulSupport support) {
-  switch (support) {
-    case Bf16MatmulSupport::kAmx:
-      return "AMX";
-    case Bf16MatmulSupport::kAvx512:
-      return "AVX512-BF16";
-    case Bf16MatmulSupport::kEmulated:
-      break;
+OneDnnIsa derive_onednn_isa(const std::set<std::string>& cpu_flags, std::string max_isa) {
+  std::ranges::transform(max_isa, max_isa.begin(), [](unsigned char letter) { return std::toupper(letter); });
+  if (max_isa.starts_with("AVX2_")) max_isa = "AVX2";
+  if (max_isa.starts_with("AVX10_")) {
+    max_isa = max_isa.find("AMX") == std::string::npos ? "AVX512_CORE_FP16" : "AVX512_CORE_AMX_FP16";
   }
-  return "emulated";
+  OneDnnIsa isa{"", "emulated"};
+  for (const auto& level : kOneDnnIsaLevels) {
+    if (!cpu_flags.contains(level.cpu_flag)) break;
+    isa = level.isa;
+    if (max_isa == isa.name) break;
+  }
+  return isa;
 }
 
-void print_cpu_kernel_info() {
-  setenv("ONEDNN_VERBOSE", "1", /*overwrite=*/1);
-  std::printf("%s%s\n%s%d\n", std::string(kAtenPrefix).c_str(), at::get_cpu_capability().c_str(),
-              std::string(kThreadsPrefix).c_str(), at::get_num_threads());
-  constexpr int64_t kMatrixSize = 256;  // large enough that LibTorch uses oneDNN
-  // oneDNN prints its version at its first operation. This one uses oneDNN on every processor.
-  static_cast<void>(at::ones({kMatrixSize, kMatrixSize}).to_mkldnn());
-  const at::Tensor matrix = at::ones({kMatrixSize, kMatrixSize}, at::kBFloat16);
-  static_cast<void>(at::linear(matrix, matrix));
-}
-
-CpuKernelInfo parse_cpu_kernel_info(const std::string& output) {
-  CpuKernelInfo kernels;
-  std::istringstream output_stream(output);
-  const auto set_if_empty = [](std::string& target, std::string value) {
-    if (target.empty()) target = std::move(value);
-  };
-  for (std::string line; std::getline(output_stream, line);) {
-    if (line.starts_with(kAtenPrefix)) kernels.aten_isa = line.substr(kAtenPrefix.size());
-    if (line.starts_with(kThreadsPrefix)) kernels.num_threads = std::atoi(line.c_str() + kThreadsPrefix.size());
-    const std::string onednn_version = get_text_after_marker(line, ",info,oneDNN v");
-    set_if_empty(kernels.onednn_version, onednn_version.substr(0, onednn_version.find(' ')));
-    set_if_empty(kernels.onednn_isa, get_text_after_marker(line, ",info,cpu,isa:"));
-    set_if_empty(kernels.bf16_matmul_kernel, get_first_field(get_text_after_marker(line, ",exec,cpu,matmul,")));
-  }
-  kernels.bf16_matmul_support = parse_bf16_support(kernels.bf16_matmul_kernel);
+CpuKernelInfo get_cpu_kernel_info(const CpuInfo& cpu) {
+  const char* max_isa = std::getenv("ONEDNN_MAX_CPU_ISA");
+  if (max_isa == nullptr) max_isa = std::getenv("DNNL_MAX_CPU_ISA");
+  CpuKernelInfo kernels{.aten_isa = at::get_cpu_capability(),
+                        .num_threads = at::get_num_threads(),
+                        .onednn_isa = derive_onednn_isa(cpu.flags, max_isa == nullptr ? "" : max_isa)};
+  const std::string version = at::get_mkldnn_version();  // "Intel(R) MKL-DNN v3.10.2 (Git Hash …)"
+  if (const size_t marker = version.find(" v"); marker != std::string::npos)
+    kernels.onednn_version = version.substr(marker + 2, version.find(' ', marker + 2) - marker - 2);
   return kernels;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 namespace vlmtrain::memory {
 
@@ -41,31 +42,27 @@ void limit_threads_to_quota();
 /// thread does not compete with the training thread for all cores. Other threads are not affected.
 void use_single_aten_thread();
 
-/// The hardware support for matrix products in bf16.
-enum class Bf16MatmulSupport { kEmulated, kAvx512, kAmx };
+/// An instruction set of oneDNN.
+struct OneDnnIsa {
+  std::string_view name;         ///< as in dnnl::cpu_isa, "AVX512_CORE_BF16"; empty below SSE4.1
+  std::string_view bf16_matmul;  ///< hardware for matrix products in bf16: AMX, AVX512-BF16, emulated
+};
 
-/// Returns a name for messages: AMX, AVX512-BF16, emulated.
-const char* to_string(Bf16MatmulSupport support);
+/// Returns the largest instruction set that a processor with these flags has and `max_isa`, the value
+/// of ONEDNN_MAX_CPU_ISA, allows; other values allow all. Derived from oneDNN's documentation ("CPU
+/// Dispatcher Control"), not queried: LibTorch exports no function of oneDNN.
+OneDnnIsa derive_onednn_isa(const std::set<std::string>& cpu_flags, std::string max_isa);
 
 /// The CPU kernels that LibTorch selects in this environment (ATEN_CPU_CAPABILITY,
 /// ONEDNN_MAX_CPU_ISA).
 struct CpuKernelInfo {
-  std::string aten_isa;        ///< AVX512, AVX2, DEFAULT
-  int num_threads = 0;         ///< per operation
-  std::string onednn_version;  ///< empty if oneDNN printed none
-  std::string onednn_isa;      ///< oneDNN's description, such as "Intel AVX-512 with Intel DL Boost"
-  /// oneDNN's implementation of a bf16 matrix product, such as "brg_matmul:avx512_core_bf16". Empty
-  /// if ATen uses its own loops.
-  std::string bf16_matmul_kernel;
-  Bf16MatmulSupport bf16_matmul_support = Bf16MatmulSupport::kEmulated;
+  std::string aten_isa;          ///< AVX512, AVX2, DEFAULT
+  int num_threads = 0;           ///< per operation
+  OneDnnIsa onednn_isa;          ///< derive_onednn_isa()
+  std::string onednn_version{};  ///< "3.10.2"; empty without oneDNN
 };
 
-/// Runs a bf16 matrix product with oneDNN's verbose output on stdout, for parse_cpu_kernel_info().
-/// REQUIRES: nothing has used oneDNN in this process; run it in a process of its own
-/// (run_in_subprocess()).
-void print_cpu_kernel_info();
-
-/// Parses the output of print_cpu_kernel_info(). Fields of missing lines stay empty.
-CpuKernelInfo parse_cpu_kernel_info(const std::string& output);
+/// Returns the kernels for the processor `cpu` of this machine.
+CpuKernelInfo get_cpu_kernel_info(const CpuInfo& cpu);
 
 }  // namespace vlmtrain::memory

@@ -6,7 +6,6 @@
 
 #include "app/doctor/examination.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/process.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
@@ -18,10 +17,6 @@ namespace vlmtrain::app {
 
 namespace {
 
-/// Timeout of probe_cpu_kernels(): generous for loading LibTorch from a cold network disk, and
-/// below the timeout of the examination. Not tuned.
-constexpr double kKernelTimeoutSeconds = 20;
-
 /// Environment variables that select CPU kernels or the number of threads.
 constexpr const char* kCpuEnvironmentVariables[] = {"ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
                                                     "OMP_NUM_THREADS", "MKL_NUM_THREADS"};
@@ -30,15 +25,6 @@ constexpr const char* kCpuEnvironmentVariables[] = {"ATEN_CPU_CAPABILITY", "ONED
 std::string get_environment_variable(const char* name) {
   const char* const value = std::getenv(name);
   return value != nullptr ? value : "";
-}
-
-/// Runs a 16-bit matrix product in a child process, because it may crash on a processor without its
-/// instructions. Throws std::runtime_error if it does.
-memory::CpuKernelInfo probe_cpu_kernels() {
-  const SubprocessResult result = run_in_subprocess(memory::print_cpu_kernel_info, kKernelTimeoutSeconds);
-  auto kernels = memory::parse_cpu_kernel_info(result.stdout_text);
-  if (!result.succeeded()) throw std::runtime_error("a 16-bit matrix product " + result.describe_exit());
-  return kernels;
 }
 
 void add_cpu_facts(Section& section, const memory::CpuInfo& cpu_info) {
@@ -58,9 +44,8 @@ void add_cpu_facts(Section& section, const memory::CpuInfo& cpu_info) {
 void add_cpu_facts(Section& section, const memory::CpuKernelInfo& kernels) {
   section.facts["threads"] = kernels.num_threads;
   section.facts["aten"] = kernels.aten_isa;
-  section.facts["onednn"] = {
-      {"version", kernels.onednn_version}, {"isa", kernels.onednn_isa}, {"bf16_product", kernels.bf16_matmul_kernel}};
-  section.facts["bf16"] = memory::to_string(kernels.bf16_matmul_support);
+  section.facts["onednn"] = {{"version", kernels.onednn_version}, {"isa", kernels.onednn_isa.name}};
+  section.facts["bf16"] = kernels.onednn_isa.bf16_matmul;
 }
 
 /// Reports environment variables that limit the processor.
@@ -73,10 +58,9 @@ void check_cpu_environment(Section& section, const memory::CpuInfo& cpu_info, co
   for (const char* const name : {"ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"}) {
     const std::string max_isa = get_environment_variable(name);
     if (max_isa.empty()) continue;
-    const bool disables_bf16 =
-        kernels.bf16_matmul_support == memory::Bf16MatmulSupport::kEmulated && cpu_info.has_bf16();
+    const bool disables_bf16 = kernels.onednn_isa.bf16_matmul == "emulated" && cpu_info.has_bf16();
     section.warn(fmt::format("{}={} in the environment: oneDNN uses {}{}; unset it", name, max_isa,
-                             kernels.onednn_isa.empty() ? "the allowed instruction sets" : kernels.onednn_isa,
+                             kernels.onednn_isa.name,
                              disables_bf16 ? ", and bf16 is emulated although this processor supports it" : ""));
   }
   const auto num_threads = static_cast<int64_t>(kernels.num_threads);
@@ -113,12 +97,12 @@ Section examine_cpu() {
       [](Section& section) {
         const auto cpu_info = memory::read_cpu_info();
         add_cpu_facts(section, cpu_info);
-        const auto kernels = probe_cpu_kernels();
+        const auto kernels = memory::get_cpu_kernel_info(cpu_info);
         add_cpu_facts(section, kernels);
         section.ok(fmt::format("{}, {} of {} usable; ATen's kernels {}, bf16 {}",
                                cpu_info.model.empty() ? "unknown processor" : cpu_info.model, cpu_info.num_usable_cores,
                                pluralize(cpu_info.num_machine_cores, "core"), kernels.aten_isa,
-                               memory::to_string(kernels.bf16_matmul_support)));
+                               kernels.onednn_isa.bf16_matmul));
         check_cpu_environment(section, cpu_info, kernels);
       });
 }
