@@ -69,12 +69,11 @@ void check_stages(const TinyVitConfig& config, const std::string& source) {
     throw data_error("{}: stage {} has {} in embed_dims, which is not a multiple of {} in num_heads", source, i,
                      stage.width, stage.num_heads);
   }
-  if (config.stride() != MaskImageEncoder::kFeatureStride) {
+  if (config.stride() != kMaskFeatureStride) {
     throw data_error(
         "{}: {} stages with last_merging_keeps_size {} give features of {} pixels, but the mask decoder needs {}: use "
         "4 stages, the last of which keeps the size, or 3 stages",
-        source, config.stages.size(), config.last_merging_keeps_size, config.stride(),
-        MaskImageEncoder::kFeatureStride);
+        source, config.stages.size(), config.last_merging_keeps_size, config.stride(), kMaskFeatureStride);
   }
 }
 
@@ -136,9 +135,8 @@ TinyVitConfig TinyVitConfig::from_json(const nlohmann::json& json, const std::st
   config.last_merging_keeps_size =
       io::get_or<bool>(json, "last_merging_keeps_size", config.last_merging_keeps_size, source);
   config.out_channels = read_size(json, "out_channels", config.out_channels, kMaxLayerWidth, source);
-  if (config.image_size % MaskImageEncoder::kFeatureStride != 0) {
-    throw data_error("{}: image_size {} is not a multiple of {}", source, config.image_size,
-                     MaskImageEncoder::kFeatureStride);
+  if (config.image_size % kMaskFeatureStride != 0) {
+    throw data_error("{}: image_size {} is not a multiple of {}", source, config.image_size, kMaskFeatureStride);
   }
   if (config.local_conv_size % 2 == 0) {
     throw data_error("{}: local_conv_size is {}; it must be odd, to keep height and width", source,
@@ -195,7 +193,7 @@ TinyVit::TinyVit(const nn::ParameterScope& scope, const TinyVitConfig& config)
                   {.in_channels = config.out_channels, .out_channels = config.out_channels, .kernel_size = 3},
                   /*bias=*/false),
       neck_norm2_(scope / "neck" / 3, config.out_channels, kNeckNormEpsilon) {
-  VLMTRAIN_CHECK(config.stride() == kFeatureStride, "an encoder of stride {}", config.stride());
+  VLMTRAIN_CHECK(config.stride() == kMaskFeatureStride, "an encoder of stride {}", config.stride());
 }
 
 at::Tensor TinyVit::embed(const at::Tensor& pixels) const {
@@ -208,8 +206,8 @@ at::Tensor TinyVit::apply_neck(const at::Tensor& x) const {
 }
 
 at::Tensor TinyVit::operator()(const at::Tensor& pixels, int64_t recomputed_blocks) const {
-  VLMTRAIN_CHECK(pixels.size(2) == pixels.size(3) && pixels.size(2) % kFeatureStride == 0,
-                 "images of {}×{} for a mask encoder of stride {}", pixels.size(2), pixels.size(3), kFeatureStride);
+  VLMTRAIN_CHECK(pixels.size(2) == pixels.size(3) && pixels.size(2) % kMaskFeatureStride == 0,
+                 "images of {}×{} for a mask encoder of stride {}", pixels.size(2), pixels.size(3), kMaskFeatureStride);
   return apply_neck(blocks_.run(embed(pixels), recomputed_blocks));
 }
 
