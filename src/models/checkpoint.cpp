@@ -26,7 +26,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint_contents.h"

@@ -8,7 +8,7 @@
 
 #include "models/network/vision_passes.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/nn/layers/dropout.h"
 
 namespace vlmtrain::models {

@@ -1,5 +1,6 @@
 #include "vlmtrain/train/custom_kernels.h"
 
+#include <c10/core/Device.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

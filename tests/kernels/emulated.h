@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,3 +1,4 @@
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 

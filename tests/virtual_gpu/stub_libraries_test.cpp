@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
+#include <c10/core/Device.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -10,6 +7,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::kernels {
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
+
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::memory {
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Allocator.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -9,6 +7,10 @@
 #include <set>
 #include <unordered_map>
 #include <utility>
+
+namespace c10 {
+struct Allocator;
+}
 
 namespace vlmtrain::memory {
 

@@ -1,5 +1,7 @@
 #include "app/process/device.h"
 
+#include <c10/core/Device.h>
+
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/driver.h"

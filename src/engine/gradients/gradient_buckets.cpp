@@ -14,7 +14,7 @@
 
 #include "engine/gradients/host_norm.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/nn/layers/gradient_sink.h"
 
 namespace vlmtrain::engine {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::engine {
 

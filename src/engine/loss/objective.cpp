@@ -11,7 +11,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/engine/loss/task_balance.h"
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/nn/layers/losses.h"
 
 namespace vlmtrain::engine {

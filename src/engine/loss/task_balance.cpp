@@ -20,8 +20,9 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/random.h"
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/memory/device_copy.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::engine {
 

@@ -14,7 +14,7 @@
 #include "engine/optimizer/update_rule.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/random.h"
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::engine {
 

@@ -2,8 +2,8 @@
 
 #include <utility>
 
-#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/memory/device_copy.h"
+#include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/memory/out_of_memory.h"
 
 namespace vlmtrain::engine {

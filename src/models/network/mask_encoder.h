@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/nn/layers/recompute.h"
 #include "vlmtrain/nn/weights/parameters.h"
 

@@ -12,7 +12,7 @@
 #include "models/network/sam_vit.h"
 #include "models/network/tiny_vit.h"
 #include "vlmtrain/image/normalize.h"
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::models::prs_med {
 

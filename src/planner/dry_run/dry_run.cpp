@@ -8,6 +8,7 @@
 #include "planner/dry_run/dry_run_session.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/engine/step/step.h"
+#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/out_of_memory.h"
 #include "vlmtrain/planner/split_plan.h"

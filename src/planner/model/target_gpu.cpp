@@ -13,6 +13,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/planner/virtual_gpu.h"
 

@@ -8,8 +8,8 @@
 #include "base/captured_log.h"
 #include "train/loop/run_saver.h"
 #include "train/small_run.h"
-#include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/memory/allocation_tracking.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::train {
 
