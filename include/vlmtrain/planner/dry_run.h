@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -9,12 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/data/sample/sample_shape.h"
-#include "vlmtrain/engine/generation/evaluation.h"
 #include "vlmtrain/engine/settings/step_layout.h"
-#include "vlmtrain/memory/allocation_trace.h"
-#include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/layers/losses.h"
+#include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/models/model_settings.h"
 #include "vlmtrain/planner/communication.h"
 #include "vlmtrain/planner/job.h"
 #include "vlmtrain/planner/split_plan.h"
@@ -26,10 +23,10 @@ namespace vlmtrain::planner {
 struct StepConfig {
   int64_t micro_batch_size = 1;
   models::RecomputeBlockCounts recompute;
-  int64_t vision_tiles_per_pass = 0;                    ///< 0: all tiles of a micro-batch
-  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits per chunk
-  bool expandable_segments = true;                      ///< expandable segments of PyTorch's caching allocator
-  bool copies_ahead = true;                             ///< engine::StepLayout::copies_ahead
+  int64_t vision_tiles_per_pass = 0;                        ///< 0: all tiles of a micro-batch
+  int64_t loss_chunk_rows = engine::kDefaultLossChunkRows;  ///< rows of logits per chunk
+  bool expandable_segments = true;                          ///< expandable segments of PyTorch's caching allocator
+  bool copies_ahead = true;                                 ///< engine::StepLayout::copies_ahead
   /// If set, each step is split by the memory of its samples (split_by_memory()), and
   /// micro_batch_size is ignored.
   std::optional<MemoryCostTable> memory_cost_table = std::nullopt;

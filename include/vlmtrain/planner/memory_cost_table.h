@@ -8,7 +8,7 @@
 #include <string>
 
 #include "vlmtrain/data/sample/sample_shape.h"
-#include "vlmtrain/nn/layers/losses.h"
+#include "vlmtrain/engine/settings/step_layout.h"
 
 namespace vlmtrain::planner {
 
@@ -56,7 +56,7 @@ struct MemoryCostTable {
   int64_t base_bytes = 0;                                    ///< constant part of the bound
   std::array<int64_t, kNumTerms> bytes_per_1024_units = {};  ///< coefficients: bytes for 1,024 units of each term
   int64_t vision_tiles_per_pass = 0;                         ///< StepConfig::vision_tiles_per_pass
-  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;       ///< StepConfig::loss_chunk_rows
+  int64_t loss_chunk_rows = engine::kDefaultLossChunkRows;   ///< StepConfig::loss_chunk_rows
   int64_t limit_bytes = 0;                                   ///< limit of a micro-batch with several samples
   int64_t max_samples = 0;                                   ///< limit of a micro-batch's samples; 0: no limit
 

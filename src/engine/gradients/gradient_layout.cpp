@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/weights/parameters.h"
+#include "vlmtrain/nn/weights/sharded_block.h"
 
 namespace vlmtrain::engine {
 

@@ -1,5 +1,7 @@
 #include "vlmtrain/engine/settings/options.h"
 
+#include <c10/core/ScalarType.h>
+
 #include "engine/settings/enum_names.h"
 #include "vlmtrain/base/error.h"
 

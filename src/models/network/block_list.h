@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/models/model_settings.h"
 #include "vlmtrain/nn/layers/recompute.h"
 #include "vlmtrain/nn/weights/parameters.h"

@@ -6,6 +6,7 @@
 
 #include "vlmtrain/distributed/collectives.h"
 #include "vlmtrain/distributed/ranks.h"
+#include "vlmtrain/engine/generation/evaluation.h"
 #include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/device.h"
 

@@ -6,20 +6,10 @@
 
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/generation/generate.h"
+#include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/layers/losses.h"
 
 namespace vlmtrain::engine {
-
-/// The chunk sizes of an evaluation pass. Results depend on them only by rounding.
-struct EvaluationLayout {
-  int64_t vision_tiles_per_pass = 0;                    ///< see StepLayout; 0: all tiles of the batch
-  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits per chunk
-};
-
-/// The layout with the least memory. Chunks below 128 rows save little, because the output weight
-/// is far larger than their logits.
-inline constexpr EvaluationLayout kMinMemoryEvaluationLayout{.vision_tiles_per_pass = 1, .loss_chunk_rows = 128};
 
 /// The results of a batch. Each list has one entry per sample, in order.
 struct BatchEvaluationResult {

@@ -7,42 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/nn/weights/sharded_block.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 
 namespace vlmtrain::engine {
-
-using nn::ElementRange;
-using nn::kShardAlignment;
-using nn::Shard;
-
-/// Which state is sharded over ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054), in
-/// ascending order of saved memory.
-enum class ShardingStrategy {
-  kNone,       ///< nothing
-  kOptimizer,  ///< AdamW's moments and fp32 master weights: ZeRO stage 1
-  kHybrid,     ///< also weights and gradients of blocks, over the ranks of a node; nodes are replicas
-  kFull,       ///< the same state as kHybrid, over all ranks: ZeRO stage 3
-};
-
-/// Returns the name in the configuration and in reports.
-constexpr const char* to_string(ShardingStrategy sharding) {
-  switch (sharding) {
-    case ShardingStrategy::kOptimizer:
-      return "optimizer";
-    case ShardingStrategy::kFull:
-      return "full";
-    case ShardingStrategy::kHybrid:
-      return "hybrid";
-    case ShardingStrategy::kNone:
-      break;
-  }
-  return "none";
-}
-
-/// Returns whether the blocks' weights are sharded.
-constexpr bool shards_blocks(ShardingStrategy sharding) {
-  return sharding == ShardingStrategy::kFull || sharding == ShardingStrategy::kHybrid;
-}
 
 /// The outcome of an attempt at a step, in ascending order of severity.
 enum class StepStatus {

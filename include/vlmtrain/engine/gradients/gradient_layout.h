@@ -6,8 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/engine/gradients/consensus.h"
-#include "vlmtrain/nn/weights/parameters.h"
+#include "vlmtrain/engine/settings/training_settings.h"
+
+namespace vlmtrain::nn {
+struct Parameter;
+class ParameterStore;
+class ShardedBlock;
+}  // namespace vlmtrain::nn
 
 namespace vlmtrain::engine {
 

@@ -25,12 +25,6 @@ class GradientBuckets;
 /// the global batch, for any split.
 using LossNormalizers = std::vector<double>;
 
-/// The metrics of a step in addition to the loss.
-struct ObjectiveMetrics {
-  std::vector<TaskResult> tasks;           ///< empty for a single task
-  std::optional<TextAndMaskLosses> masks;  ///< for models with a mask decoder
-};
-
 /// The loss of one step over its micro-batches, on the model's device. Not thread-safe.
 class StepLoss {
  public:
@@ -93,12 +87,6 @@ class Objective {
   }
   /// Returns the weight of each task's label tokens; empty if all are 1.
   virtual std::vector<double> task_weights() const { return {}; }
-};
-
-/// The settings of an objective.
-struct ObjectiveSettings {
-  TaskSettings tasks = {};
-  std::optional<TextAndMaskLossWeights> masks = std::nullopt;  ///< for models with a mask decoder; nullopt: text only
 };
 
 /// Returns the objective of these settings.

@@ -9,41 +9,15 @@
 #include <vector>
 
 #include "vlmtrain/data/sample/sample.h"
-#include "vlmtrain/engine/gradients/gradient_buckets.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/nn/layers/losses.h"
 
 namespace vlmtrain::engine {
 
-/// The settings of a step for the tasks of its samples (data::Sample::task_index).
-struct TaskSettings {
-  int64_t num_tasks = 0;                ///< of the run; below 2, tasks are not distinguished
-  std::vector<double> weights = {};     ///< weight of each task's label tokens in the loss; empty: all 1
-  bool measure_gradient_norms = false;  ///< for GradNorm
-  /// Whether gradients are summed by task, and conflicts are resolved by PCGrad. Each micro-batch
-  /// then has samples of one task.
-  bool resolve_gradient_conflicts = false;
-  uint64_t seed = 0;  ///< seed of the step for the orders of PCGrad
-
-  bool is_multi_task() const { return num_tasks > 1; }
-};
-
-/// The number of samples and label tokens of a task.
-struct TaskCounts {
-  int64_t samples = 0;
-  int64_t label_tokens = 0;
-  double label_weight = 0;  ///< sum of the weights of the label tokens (data::Sample::label_weights)
-};
+class GradientBuckets;
 
 /// Returns the counts of each task. REQUIRES: task indices in [0, tasks).
 std::vector<TaskCounts> count_samples_and_tokens(std::span<const data::Sample> samples, int64_t tasks);
-
-/// The results of a step for a task.
-struct TaskResult {
-  TaskCounts counts;
-  double loss = 0;      ///< mean cross-entropy of its label tokens, with their weights, not the task's; 0 without any
-  double accuracy = 0;  ///< fraction of its label tokens predicted correctly
-  double gradient_norm = 0;  ///< GradNorm's G_i; 0 unless TaskSettings::measure_gradient_norms
-};
 
 /// Returns the results by task. `scalars` are the values of
 /// PerTaskLossSums::compute_metric_scalars(), and `counts` the counts of the global batch by task.

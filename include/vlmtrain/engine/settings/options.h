@@ -1,15 +1,12 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/engine/settings/balance_options.h"
 #include "vlmtrain/engine/settings/optimizer_settings.h"
 #include "vlmtrain/engine/settings/training_settings.h"

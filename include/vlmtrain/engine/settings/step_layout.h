@@ -5,10 +5,14 @@
 #include <span>
 #include <vector>
 
-#include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/layers/losses.h"
+#include "vlmtrain/models/model_settings.h"
 
 namespace vlmtrain::engine {
+
+/// The default number of rows of logits per chunk. With a vocabulary of 152,000, a chunk of fp32
+/// logits takes 311 MB, little compared with the saved tensors of a model's blocks. Fewer rows make
+/// the matrix products slower; more rows need more memory without a speedup.
+inline constexpr int64_t kDefaultLossChunkRows = 512;
 
 /// A constraint of an objective on the split into micro-batches.
 struct SplitConstraint {
@@ -61,9 +65,9 @@ std::optional<MicroBatchSplit> subdivide_split(const MicroBatchSplit& split, int
 /// gradients depend on them only by rounding.
 struct StepLayout {
   MicroBatchSplit split;
-  models::RecomputeBlockCounts recompute;               ///< blocks with activation checkpointing
-  int64_t vision_tiles_per_pass = 0;                    ///< tiles per pass of the vision tower; 0: all of a micro-batch
-  int64_t loss_chunk_rows = nn::kDefaultLossChunkRows;  ///< rows of logits that exist at a time
+  models::RecomputeBlockCounts recompute;           ///< blocks with activation checkpointing
+  int64_t vision_tiles_per_pass = 0;                ///< tiles per pass of the vision tower; 0: all of a micro-batch
+  int64_t loss_chunk_rows = kDefaultLossChunkRows;  ///< rows of logits that exist at a time
   /// Whether, on CUDA, each micro-batch is copied to the device while the previous one computes.
   /// Two micro-batches then exist at a time.
   bool copies_ahead = true;
@@ -73,6 +77,16 @@ struct StepLayout {
   /// Returns how many more micro-batches this layout has than `other`.
   int64_t count_extra_micro_batches(const StepLayout& other) const;
 };
+
+/// The chunk sizes of an evaluation pass. Results depend on them only by rounding.
+struct EvaluationLayout {
+  int64_t vision_tiles_per_pass = 0;                ///< see StepLayout; 0: all tiles of the batch
+  int64_t loss_chunk_rows = kDefaultLossChunkRows;  ///< rows of logits per chunk
+};
+
+/// The layout with the least memory. Chunks below 128 rows save little, because the output weight
+/// is far larger than their logits.
+inline constexpr EvaluationLayout kMinMemoryEvaluationLayout{.vision_tiles_per_pass = 1, .loss_chunk_rows = 128};
 
 /// Returns `layout` with a subdivided split (see subdivide_split()); nullopt if nothing can be
 /// divided.

@@ -4,8 +4,16 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
+#include <optional>
+#include <vector>
+
+#include "vlmtrain/nn/weights/shard.h"
 
 namespace vlmtrain::engine {
+
+using nn::ElementRange;
+using nn::kShardAlignment;
+using nn::Shard;
 
 /// The shape of the learning rate schedule after the warm-up.
 enum class ScheduleShape { kCosine, kLinear, kConstant };
@@ -31,6 +39,63 @@ struct LearningRateSchedule {
   }
 };
 
+/// Which state is sharded over ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054), in
+/// ascending order of saved memory.
+enum class ShardingStrategy {
+  kNone,       ///< nothing
+  kOptimizer,  ///< AdamW's moments and fp32 master weights: ZeRO stage 1
+  kHybrid,     ///< also weights and gradients of blocks, over the ranks of a node; nodes are replicas
+  kFull,       ///< the same state as kHybrid, over all ranks: ZeRO stage 3
+};
+
+/// Returns the name in the configuration and in reports.
+constexpr const char* to_string(ShardingStrategy sharding) {
+  switch (sharding) {
+    case ShardingStrategy::kOptimizer:
+      return "optimizer";
+    case ShardingStrategy::kFull:
+      return "full";
+    case ShardingStrategy::kHybrid:
+      return "hybrid";
+    case ShardingStrategy::kNone:
+      break;
+  }
+  return "none";
+}
+
+/// Returns whether the blocks' weights are sharded.
+constexpr bool shards_blocks(ShardingStrategy sharding) {
+  return sharding == ShardingStrategy::kFull || sharding == ShardingStrategy::kHybrid;
+}
+
+/// The settings of a step for the tasks of its samples (data::Sample::task_index).
+struct TaskSettings {
+  int64_t num_tasks = 0;                ///< of the run; below 2, tasks are not distinguished
+  std::vector<double> weights = {};     ///< weight of each task's label tokens in the loss; empty: all 1
+  bool measure_gradient_norms = false;  ///< for GradNorm
+  /// Whether gradients are summed by task, and conflicts are resolved by PCGrad. Each micro-batch
+  /// then has samples of one task.
+  bool resolve_gradient_conflicts = false;
+  uint64_t seed = 0;  ///< seed of the step for the orders of PCGrad
+
+  bool is_multi_task() const { return num_tasks > 1; }
+};
+
+/// The number of samples and label tokens of a task.
+struct TaskCounts {
+  int64_t samples = 0;
+  int64_t label_tokens = 0;
+  double label_weight = 0;  ///< sum of the weights of the label tokens (data::Sample::label_weights)
+};
+
+/// The results of a step for a task.
+struct TaskResult {
+  TaskCounts counts;
+  double loss = 0;      ///< mean cross-entropy of its label tokens, with their weights, not the task's; 0 without any
+  double accuracy = 0;  ///< fraction of its label tokens predicted correctly
+  double gradient_norm = 0;  ///< GradNorm's G_i; 0 unless TaskSettings::measure_gradient_norms
+};
+
 /// The terms of a loss over text and masks, divided by their normalizers, without their weights.
 struct TextAndMaskLosses {
   double text = 0;  ///< weighted mean of the cross-entropy of the label tokens
@@ -45,6 +110,18 @@ struct TextAndMaskLossWeights {
   double dice = 0.5;  ///< Dice loss of the masks
 
   bool operator==(const TextAndMaskLossWeights&) const = default;
+};
+
+/// The settings of an objective.
+struct ObjectiveSettings {
+  TaskSettings tasks = {};
+  std::optional<TextAndMaskLossWeights> masks = std::nullopt;  ///< for models with a mask decoder; nullopt: text only
+};
+
+/// The metrics of a step in addition to the loss.
+struct ObjectiveMetrics {
+  std::vector<TaskResult> tasks;           ///< empty for a single task
+  std::optional<TextAndMaskLosses> masks;  ///< for models with a mask decoder
 };
 
 }  // namespace vlmtrain::engine

@@ -8,11 +8,6 @@
 
 namespace vlmtrain::nn {
 
-/// The default number of rows of logits per chunk. With a vocabulary of 152,000, a chunk of fp32
-/// logits takes 311 MB, little compared with the saved tensors of a model's blocks. Fewer rows make
-/// the matrix products slower; more rows need more memory without a speedup.
-inline constexpr int64_t kDefaultLossChunkRows = 512;
-
 /// Weights and sums by task for linear_cross_entropy(), which adds to `sums` and
 /// `feature_scale_gradients`, so several calls accumulate. All tensors are on the device of the
 /// hidden states.
