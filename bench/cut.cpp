@@ -23,6 +23,7 @@
 #include "app/process/model_folder.h"
 #include "random_jobs.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/index/sample_index.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/synthetic_sample.h"
 #include "vlmtrain/planner/dry_run_process.h"

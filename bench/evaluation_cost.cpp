@@ -22,6 +22,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/dataset_file.h"

@@ -3,6 +3,8 @@
 //
 //   load_checkpoint CHECKPOINT [fp32 | bf16]
 
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +16,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 
 namespace {
 

@@ -25,6 +25,7 @@
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/processor.h"
 
 namespace {
 

@@ -11,6 +11,7 @@
 // one or two machines; up to three of a plan's ranks run steps of their own, on GPUs with NCCL's
 // planned share of memory taken. `optimizer`, `full`, `hybrid`: as `ranks`, with that sharding.
 
+#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -25,6 +26,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/synthetic_sample.h"
+#include "vlmtrain/planner/dry_run_process.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain {

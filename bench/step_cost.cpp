@@ -3,6 +3,8 @@
 // same code. A library for ctypes that needs the PyTorch it was built with; bench/peer_step.py
 // loads it after torch.
 
+#include <c10/core/ScalarType.h>
+
 #include <cstdint>
 #include <optional>
 

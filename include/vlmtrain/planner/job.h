@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -10,16 +8,23 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/data/order/sample_order.h"
-#include "vlmtrain/engine/gradients/consensus.h"
-#include "vlmtrain/engine/loss/objective.h"
-#include "vlmtrain/engine/optimizer/optimizer.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/engine/settings/optimizer_settings.h"
 #include "vlmtrain/engine/settings/options.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/model_settings.h"
 #include "vlmtrain/nn/weights/lora_settings.h"
 #include "vlmtrain/nn/weights/quantization.h"
+
+namespace vlmtrain::data {
+struct SampleIndex;
+}
+namespace vlmtrain::models {
+class VisionLanguageModel;
+}
 
 namespace vlmtrain::planner {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "vlmtrain/base/options.h"
-#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/model_settings.h"
 
 namespace vlmtrain::planner {
 

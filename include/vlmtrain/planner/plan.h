@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/memory/allocation_trace.h"
+#include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/evaluation_plan.h"
 #include "vlmtrain/planner/job.h"

@@ -5,9 +5,12 @@
 #include <string_view>
 
 #include "vlmtrain/engine/settings/options.h"
-#include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/gpu_table.h"
 #include "vlmtrain/planner/virtual_gpu.h"
+
+namespace vlmtrain::memory {
+struct DeviceProperties;
+}
 
 namespace vlmtrain::planner {
 

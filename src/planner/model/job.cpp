@@ -6,8 +6,10 @@
 #include <numeric>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/index/sample_index.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::planner {
 

@@ -9,6 +9,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/data/index/sample_index.h"
 #include "vlmtrain/data/loader/sample_stream.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/models/checkpoint.h"

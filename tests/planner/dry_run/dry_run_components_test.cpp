@@ -1,3 +1,4 @@
+#include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -7,6 +8,8 @@
 #include <vector>
 
 #include "planner/dry_run.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/planner/dry_run.h"
 
 namespace vlmtrain::planner {

@@ -1,6 +1,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -16,6 +18,7 @@
 
 #include "planner/dry_run.h"
 #include "planner/user_error.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/planner/dry_run.h"
 
 namespace vlmtrain::planner {

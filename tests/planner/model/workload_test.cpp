@@ -7,6 +7,7 @@
 #include <random>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/index/sample_index.h"
 #include "vlmtrain/planner/job.h"
 
 namespace vlmtrain::planner {
