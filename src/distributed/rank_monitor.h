@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "distributed/store.h"
-#include "vlmtrain/distributed/ranks.h"
+#include "vlmtrain/distributed/launch.h"
 
 namespace vlmtrain::distributed {
 

@@ -15,30 +15,6 @@
 
 namespace vlmtrain::distributed {
 
-/// The reason why a run of several ranks ends: the error of the first rank that failed, or the loss
-/// of a rank.
-struct RankFailure {
-  int64_t rank = 0;
-  ExitCode code = ExitCode::kFailed;
-  std::string reason{};
-
-  /// Returns a message: "rank 2: …".
-  std::string format_message() const;
-};
-
-/// Timeouts and callbacks of DistributedContext.
-struct DistributedContextOptions {
-  /// Time within which all ranks must connect.
-  std::chrono::milliseconds rendezvous_timeout = std::chrono::seconds(60);
-  /// Time without a heartbeat after which a rank counts as lost: it was stopped, or its machine or
-  /// network failed. A separate thread sends the heartbeats, so a step may take any time.
-  std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(12);
-  /// Called on the watchdog thread if a failure is known but this rank does not exit in time: its
-  /// own thread has not noticed the failure, or waits for a device that waits for the lost rank.
-  /// Must end the process. May be empty.
-  std::function<void(const RankFailure& failure)> on_hang{};
-};
-
 /// The ranks of a run, connected by PyTorch's TCPStore on rank 0 and by Gloo. If another rank is
 /// lost during a collective, the collective throws a UserError with the code and reason of the
 /// first failure, within seconds.
