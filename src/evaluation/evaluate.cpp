@@ -16,10 +16,14 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/loader/sample_stream.h"
+#include "vlmtrain/engine/generation/evaluation.h"
+#include "vlmtrain/evaluation/evaluated_answer.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::evaluation {
 
@@ -52,7 +56,7 @@ class Evaluator {
   Evaluator(const models::VisionLanguageModel& model, const models::Processor& processor, const io::Records& records,
             const EvaluationSettings& settings, const std::function<void(const EvaluatedAnswer&)>& on_answer)
       : model_(model), processor_(processor), records_(records), settings_(settings), on_answer_(on_answer) {
-    generation_settings_.device = settings.device;
+    generation_settings_.device = model.parameters().options().device();
     generation_settings_.max_new_tokens = settings.max_new_tokens;
     generation_settings_.max_length = processor.max_positions();
     generation_settings_.eos_token_ids = settings.eos_token_ids;
@@ -192,8 +196,9 @@ class Evaluator {
     } catch (const std::exception& error) {
       auto out_of_memory = memory::detect_out_of_memory(error);
       if (!out_of_memory) throw;
-      if (out_of_memory->kind != memory::MemoryKind::kDevice) memory::release_pinned_memory(settings_.device);
-      memory::empty_cache(settings_.device);
+      if (out_of_memory->kind != memory::MemoryKind::kDevice)
+        memory::release_pinned_memory(generation_settings_.device);
+      memory::empty_cache(generation_settings_.device);
       return out_of_memory;
     }
   }

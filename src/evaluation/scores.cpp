@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::evaluation {

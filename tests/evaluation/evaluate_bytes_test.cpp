@@ -8,6 +8,7 @@
 #include "models/mask_samples.h"
 #include "parity/case.h"
 #include "vlmtrain/evaluation/evaluate.h"
+#include "vlmtrain/evaluation/evaluated_answer.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/models/adapter.h"

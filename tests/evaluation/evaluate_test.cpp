@@ -9,6 +9,7 @@
 #include "parity/case.h"
 #include "planner/user_error.h"
 #include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/evaluation/evaluated_answer.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/memory/allocation_tracking.h"
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -9,22 +7,25 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/loader/loader.h"
+#include "vlmtrain/data/index/bad_samples.h"
 #include "vlmtrain/data/sample/notices.h"
-#include "vlmtrain/engine/generation/evaluation.h"
-#include "vlmtrain/evaluation/box_comparison.h"
+#include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/evaluation/scores.h"
 #include "vlmtrain/io/records.h"
-#include "vlmtrain/models/model.h"
-#include "vlmtrain/models/processor.h"
 #include "vlmtrain/report/metrics.h"
+
+namespace vlmtrain::models {
+class Processor;
+class VisionLanguageModel;
+}  // namespace vlmtrain::models
 
 namespace vlmtrain::evaluation {
 
+struct EvaluatedAnswer;
+
 /// The settings of evaluate().
 struct EvaluationSettings {
-  at::Device device = at::kCPU;
   int64_t batch_size = 16;                  ///< samples per batch, at least 1
   engine::EvaluationLayout layout = {};     ///< how a batch is divided to save memory
   int64_t num_workers = 1;                  ///< threads that decode samples
@@ -83,18 +84,6 @@ struct EvaluationResult {
   report::EvaluationMetrics make_metrics(bool has_values = true) const;
 };
 
-/// An answer of the model with the expected answer.
-struct EvaluatedAnswer {
-  std::string id, task;
-  std::string question;              ///< the last one of the record, without placeholders of media
-  std::string expected, prediction;  ///< without surrounding white space
-  AnswerType answer_type = AnswerType::kOpen;
-  std::vector<MaskPrediction> masks = {};   ///< with teacher forcing
-  int64_t index = 0;                        ///< index of the record
-  MetricSums metric_sums = {};              ///< of this answer
-  std::optional<BoxComparison> boxes = {};  ///< set if the expected answer has boxes of the record
-};
-
 /// Computes the loss over every response and greedy answers to the last question of each record. An
 /// answer is exact if it equals the record's, up to surrounding white space. Masks are predicted
 /// with teacher forcing, in the size of their images. Closed and open questions are scored as in
@@ -103,9 +92,9 @@ struct EvaluatedAnswer {
 ///
 /// If device or host memory runs out, caches are emptied and the batch size is halved for the rest.
 /// A single sample is tried once more with one tile per vision pass and small loss chunks, and then
-/// dropped. The loss stays the same up to rounding: it is summed by sample in double. REQUIRES: the
-/// model is loaded on settings.device. Throws UserError (kBadData) if no record can be used, and
-/// for a bad sample unless settings.on_bad_sample skips it.
+/// dropped. The loss stays the same up to rounding: it is summed by sample in double. Throws
+/// UserError (kBadData) if no record can be used, and for a bad sample unless
+/// settings.on_bad_sample skips it.
 EvaluationResult evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
                           const io::Records& records, const EvaluationSettings& settings,
                           const std::function<void(const EvaluatedAnswer&)>& on_answer);

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -9,9 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include "vlmtrain/data/sample/sample.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/base/tensor_fwd.h"
+#include "vlmtrain/image/size.h"
 #include "vlmtrain/io/records.h"
+
+namespace vlmtrain::data {
+struct ValidRegion;
+}
 
 namespace vlmtrain::evaluation {
 
@@ -70,16 +72,6 @@ class MaskScores {
  private:
   MaskScoreSums total_;
   std::map<std::string, MaskScoreSums> by_task_, by_structure_;
-};
-
-/// A predicted mask and the true one, uint8 [height, width] on the CPU with values 0 and 1, in the
-/// size of their image.
-struct MaskPrediction {
-  std::string structure{};  ///< name of the structure; may be empty
-  int64_t image_index = 0;  ///< index in Record::images
-  at::Tensor predicted_mask{};
-  at::Tensor true_mask{};
-  double dice = 0;  ///< MaskScore::dice of the two
 };
 
 /// Returns the mask of an image, uint8 [image height, image width] with values 0 and 1. `logits`:

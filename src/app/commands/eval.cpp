@@ -20,6 +20,7 @@
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/evaluation/evaluate.h"
+#include "vlmtrain/evaluation/evaluated_answer.h"
 #include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/evaluation/scores.h"
 #include "vlmtrain/io/atomic.h"

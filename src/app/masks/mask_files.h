@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "vlmtrain/evaluation/evaluate.h"
+#include "vlmtrain/evaluation/evaluated_answer.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 

@@ -135,9 +135,8 @@ std::string PeriodicEvaluation::format_best_metric() const {
   return state_.best_metric_value ? format_metric_value(options_.best_metric, *state_.best_metric_value) : "";
 }
 
-evaluation::EvaluationSettings make_evaluation_settings(const Config& config, const RunSetup& run, at::Device device) {
+evaluation::EvaluationSettings make_evaluation_settings(const Config& config, const RunSetup& run) {
   evaluation::EvaluationSettings settings{
-      .device = device,
       .batch_size = run.evaluation_plan.batch_size,
       .layout = run.evaluation_plan.layout,
       .num_workers = config.data.num_workers,

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -70,7 +68,7 @@ class PeriodicEvaluation {
 };
 
 /// Returns the settings of the evaluations of `run`, without should_stop and on_event.
-evaluation::EvaluationSettings make_evaluation_settings(const Config& config, const RunSetup& run, at::Device device);
+evaluation::EvaluationSettings make_evaluation_settings(const Config& config, const RunSetup& run);
 
 /// Resets the best evaluation, with a warning, if its checkpoint no longer exists in `run_dir`.
 /// Otherwise no later checkpoint would be kept as the best unless it was better than the lost one.

@@ -9,9 +9,11 @@
 #include "train/data_check/evaluation_set.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/evaluation/evaluated_answer.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/report/json_lines.h"
 
 namespace vlmtrain::train {
@@ -58,11 +60,10 @@ std::optional<report::PredictedBoxes> make_box_overlay(const io::Record& record,
 
 SamplePredictions::SamplePredictions(const io::Records& records, int64_t count,
                                      const models::VisionLanguageModel& model, const models::Processor& processor,
-                                     at::Device device, double time_share, const std::filesystem::path& run_folder,
+                                     double time_share, const std::filesystem::path& run_folder,
                                      CallbackList& callbacks)
     : model_(model), processor_(processor), max_time_share_(time_share), callbacks_(callbacks) {
   for (const int64_t index : select_evenly_spaced_indices(records, count)) records_.push_back(records.at(index));
-  settings_.device = device;
   settings_.batch_size = 1;  // for minimum memory
   settings_.max_new_tokens = kMaxNewTokens;
   settings_.on_bad_sample = data::BadSamplePolicy::kSkip;

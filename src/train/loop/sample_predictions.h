@@ -23,8 +23,8 @@ class SamplePredictions {
   /// checkpoint. `run_folder`: has predictions.jsonl of a resumed run. `model`, `processor` and
   /// `callbacks` must outlive the object.
   SamplePredictions(const io::Records& records, int64_t count, const models::VisionLanguageModel& model,
-                    const models::Processor& processor, at::Device device, double time_share,
-                    const std::filesystem::path& run_folder, CallbackList& callbacks);
+                    const models::Processor& processor, double time_share, const std::filesystem::path& run_folder,
+                    CallbackList& callbacks);
 
   /// Adds the duration of a step of an earlier process, a line of metrics.jsonl.
   void add_logged_step(const nlohmann::json& line);

@@ -129,7 +129,7 @@ void TrainingLoop::add_periodic_evaluation() {
     return;
   }
   if (config_.output.keep_best) reset_missing_best_evaluation(run_.folder, run_.state.evaluation);
-  auto settings = make_evaluation_settings(config_, run_, device_);
+  auto settings = make_evaluation_settings(config_, run_);
   settings.should_stop = [] { return get_stop_signal() != 0; };
   settings.on_event = [this](report::EventKind kind, const std::string& message, std::vector<std::string> ids) {
     report_event(kind, fmt::format("step {}: {}", run_.state.step, message), std::move(ids));
@@ -145,7 +145,7 @@ void TrainingLoop::add_callbacks(bool quiet) {
   if (config_.output.num_sample_predictions > 0 && !is_dry_run()) {
     const bool has_eval_data = !config_.data.eval.empty();
     const auto records = has_eval_data ? open_evaluation_records(config_) : run_.records;
-    sample_predictions_.emplace(*records, config_.output.num_sample_predictions, *run_.model, *run_.processor, device_,
+    sample_predictions_.emplace(*records, config_.output.num_sample_predictions, *run_.model, *run_.processor,
                                 config_.output.max_prediction_time_share, run_.folder, callbacks_);
   }
   if (!run_.is_resumed) return;
