@@ -1,5 +1,6 @@
 #include "vlmtrain/report/prediction.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/sub.h>

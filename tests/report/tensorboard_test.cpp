@@ -1,5 +1,6 @@
 #include "vlmtrain/report/tensorboard.h"
 
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::report {
 

@@ -2,6 +2,7 @@
 
 #include <sys/utsname.h>
 
+#include <c10/core/Device.h>
 #include <torch/headeronly/version.h>
 
 #include <cstdlib>

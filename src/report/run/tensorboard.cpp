@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <ATen/core/Tensor.h>
+
 #include <array>
 #include <bit>
 #include <span>
