@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/engine/optimizer/learning_rates.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

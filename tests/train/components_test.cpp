@@ -5,6 +5,8 @@
 
 #include "base/captured_log.h"
 #include "planner/user_error.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/train/checks.h"
 
 namespace vlmtrain::train {

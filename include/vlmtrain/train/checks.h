@@ -7,8 +7,11 @@
 
 #include "vlmtrain/data/sample/statistics.h"
 #include "vlmtrain/io/records.h"
-#include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/config.h"
+
+namespace vlmtrain::models {
+class Processor;
+}
 
 namespace vlmtrain::train {
 

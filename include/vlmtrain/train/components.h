@@ -1,24 +1,35 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/data_set.h"
-#include "vlmtrain/data/loader/loader.h"
-#include "vlmtrain/engine/optimizer/optimizer.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/records.h"
-#include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/model.h"
-#include "vlmtrain/models/processor.h"
 #include "vlmtrain/nn/weights/lora_settings.h"
-#include "vlmtrain/planner/job.h"
 #include "vlmtrain/train/config.h"
+
+namespace vlmtrain::data {
+class DataSet;
+struct LoaderSettings;
+}  // namespace vlmtrain::data
+namespace vlmtrain::engine {
+struct LearningRates;
+}
+namespace vlmtrain::models {
+struct FrozenParts;
+struct LoadResult;
+struct LoadSettings;
+struct ProcessorSettings;
+class VisionLanguageModel;
+}  // namespace vlmtrain::models
+namespace vlmtrain::planner {
+struct Job;
+}
 
 namespace vlmtrain::train {
 

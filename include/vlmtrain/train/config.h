@@ -6,7 +6,6 @@
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/options.h"
-#include "vlmtrain/engine/gradients/consensus.h"
 #include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/nn/weights/quantization.h"

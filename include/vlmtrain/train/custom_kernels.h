@@ -1,9 +1,8 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <string>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/kernels/kernels.h"
 

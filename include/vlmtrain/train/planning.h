@@ -1,17 +1,24 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
+#include <cstdint>
 #include <filesystem>
-#include <vector>
+#include <memory>
+#include <optional>
 
-#include "vlmtrain/data/data_set.h"
-#include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/records.h"
-#include "vlmtrain/models/processor.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/config.h"
+
+namespace vlmtrain::data {
+class DataSet;
+struct SampleIndex;
+class SampleOrder;
+}  // namespace vlmtrain::data
+namespace vlmtrain::models {
+class Processor;
+}
 
 namespace vlmtrain::train {
 

@@ -8,10 +8,20 @@
 #include <optional>
 #include <vector>
 
-#include "vlmtrain/engine/gradients/consensus.h"
-#include "vlmtrain/engine/optimizer/optimizer.h"
-#include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/train/run_state.h"
+
+namespace vlmtrain::engine {
+class Consensus;
+class Optimizer;
+struct StateMigrationResult;
+}  // namespace vlmtrain::engine
+namespace vlmtrain::models {
+class BaseWeights;
+}
+namespace vlmtrain::nn {
+class ParameterStore;
+}
 
 namespace vlmtrain::train {
 

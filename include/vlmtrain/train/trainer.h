@@ -1,12 +1,11 @@
 #pragma once
 
-#include <c10/core/Device.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/train/config.h"

@@ -4,6 +4,10 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/models/base_weights.h"
+#include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/run_changes.h"
 

@@ -6,11 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/models/checkpoint_contents.h"
-#include "vlmtrain/models/model.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"
+
+namespace vlmtrain::models {
+class BaseWeights;
+class VisionLanguageModel;
+}  // namespace vlmtrain::models
 
 namespace vlmtrain::train {
 

@@ -12,6 +12,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/engine/gradients/consensus.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"

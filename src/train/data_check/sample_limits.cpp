@@ -13,6 +13,7 @@
 #include "vlmtrain/data/loader/sample_stream.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/planner/job.h"
 #include "vlmtrain/train/components.h"
 

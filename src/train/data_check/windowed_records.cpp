@@ -14,6 +14,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/processor_files.h"

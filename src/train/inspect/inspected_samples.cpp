@@ -6,6 +6,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/planner/dry_run_process.h"
 #include "vlmtrain/planner/plan.h"

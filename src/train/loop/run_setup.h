@@ -16,6 +16,7 @@
 #include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/io/records.h"
+#include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/components.h"

@@ -7,6 +7,7 @@
 #include "train/data_check/data_check.h"
 #include "train/data_check/evaluation_set.h"
 #include "train/planning/saved_plan.h"
+#include "train/run/rank_group.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"

@@ -8,16 +8,16 @@
 #include <memory>
 #include <optional>
 
-#include "train/data_check/evaluation_set.h"
 #include "train/planning/saved_plan.h"
-#include "train/run/rank_group.h"
-#include "vlmtrain/engine/loss/task_balance.h"
 #include "vlmtrain/memory/allocation_tracking.h"
 #include "vlmtrain/planner/evaluation_plan.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::train {
+
+class EvaluationSet;
+class RankGroup;
 
 /// The memory plan of a run on the CPU. It is made for the host memory that is free before the
 /// model is built, with an equal part for each rank of the machine. It is written to plan.json and

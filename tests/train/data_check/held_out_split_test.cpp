@@ -6,6 +6,7 @@
 #include "base/captured_log.h"
 #include "planner/user_error.h"
 #include "train/small_run.h"
+#include "vlmtrain/data/data_set.h"
 #include "vlmtrain/data/index/hold_out.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/train/components.h"

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "parity/case.h"
+#include "vlmtrain/data/data_set.h"
 #include "vlmtrain/train/planning.h"
 
 namespace vlmtrain::train {

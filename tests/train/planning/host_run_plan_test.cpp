@@ -7,6 +7,7 @@
 #include "parity/temporary_folder.h"
 #include "planner/user_error.h"
 #include "train/planning/saved_plan.h"
+#include "train/run/rank_group.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/train/planning.h"
 
