@@ -36,7 +36,8 @@ class PlanTest : public testing::Test {
             .target = make_target_gpu(gpu_gigabytes),
             .limit_gigabytes = std::nullopt,
             .workload = make_workload(one_image_, 16),
-            .constraints = {}};
+            .constraints = {},
+            .with_split_plan = false};
   }
 
   void expect_fits(const Plan& plan) const {

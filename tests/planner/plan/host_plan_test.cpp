@@ -270,10 +270,12 @@ TEST_F(HostPlanTest, SuggestsDroppingALongTextOrRaisingTheLimit) {
     SCOPED_TRACE(suggestion.text());
     EXPECT_THAT(suggestion.text(), Not(HasSubstr("GPU")));
     PlanRequest changed = limited_request;
+    changed.with_suggestions = false;
     ASSERT_TRUE(apply(suggestion, changed));
     EXPECT_TRUE(make_plan(changed).fits);
   }
   // The last hundredth that does not suffice.
+  limited_request.with_suggestions = false;
   for (const auto& suggestion : plan.suggestions) {
     if (!suggestion.arguments.front().starts_with("memory.limit_gb=")) continue;
     limited_request.limit_gigabytes = std::stod(suggestion.arguments.front().substr(16)) - 0.1;

@@ -22,15 +22,6 @@ std::optional<StepConfig> find_next_larger_config(const Plan& plan) {
 /// By the size of the GPU in gigabytes.
 class PlanBySizeTest : public PlanTest, public testing::WithParamInterface<int> {};
 
-TEST_P(PlanBySizeTest, FitsAndTheNextLargerMicroBatchDoesNot) {
-  const PlanRequest plan_request = request(GetParam());
-  const Plan plan = make_plan(plan_request);
-  expect_fits(plan);
-  const auto larger = find_next_larger_config(plan);
-  ASSERT_TRUE(larger) << "the whole global batch in one micro-batch fits, so this test tests nothing";
-  EXPECT_FALSE(dry_run(plan_request, *larger, plan.worst_batch).fits);
-}
-
 TEST_F(PlanTest, RecomputesAsFewBlocksAsPossible) {
   PlanRequest plan_request = request(16);
   plan_request.constraints.micro_batch_size = 4;
@@ -52,12 +43,16 @@ TEST_F(PlanTest, RecomputesAsFewBlocksAsPossible) {
   }
 }
 
-/// A GPU with all other memory of the plan and most of the margin in use runs the plan without a
-/// retry.
-TEST_P(PlanBySizeTest, AGpuOfThatSizeRunsThePlan) {
+/// The next larger micro-batch does not fit. A GPU with all other memory of the plan and most of the
+/// margin in use runs the plan without a retry.
+TEST_P(PlanBySizeTest, IsTheLargestThatAGpuOfThatSizeRuns) {
   const PlanRequest plan_request = request(GetParam());
   const Plan plan = make_plan(plan_request);
   expect_fits(plan);
+  const auto larger = find_next_larger_config(plan);
+  ASSERT_TRUE(larger) << "the whole global batch in one micro-batch fits, so this test tests nothing";
+  EXPECT_FALSE(dry_run(plan_request, *larger, plan.worst_batch).fits);
+
   // Another order of steps fills the allocator's pages differently. The bound is a fifth of the
   // plan's margin.
   const int64_t available_bytes = plan.best_estimate.peaks.reserved_bytes + plan.limit.margin_bytes / 5;

@@ -35,7 +35,8 @@ class MinMemoryTest : public testing::TestWithParam<MinMemoryCase> {
             .limit_gigabytes = std::nullopt,
             .workload = {.worst_batches = {{.shapes = {model_.shape(GetParam().sample)}, .first_sample_id = {}}},
                          .global_batch_size = GetParam().global_batch},
-            .constraints = {}};
+            .constraints = {},
+            .with_suggestions = false};
   }
 
   /// Variations of the plan's config.

@@ -91,6 +91,7 @@ TEST_P(UnfitPlanTest, EverySuggestionMakesItFit) {
     SCOPED_TRACE(suggestion.text());
     EXPECT_TRUE(suggestion.makes_plan_fit);
     PlanRequest changed = plan_request;
+    changed.with_suggestions = false;
     ASSERT_TRUE(apply(suggestion.arguments, changed)) << "each can be followed";
     const Plan changed_plan = make_plan(changed);
     EXPECT_TRUE(changed_plan.fits) << changed_plan.best_estimate.peaks.reserved_bytes << " of "
@@ -109,6 +110,7 @@ StepConstraints make_constraints(std::optional<int64_t> micro_batch, const std::
 TargetGpu make_slightly_too_small_gpu(const PlanRequest& request) {
   PlanRequest small = request;
   small.target = make_target_gpu(1);
+  small.with_suggestions = false;
   const Plan plan = make_plan(small);
   return make_target_gpu(0.93 * static_cast<double>(plan.total_bytes()) / 1e9);
 }
@@ -138,6 +140,7 @@ TEST_F(PlanTest, CombinesRelaxedConstraintsWithAnotherChange) {
   plan_request.constraints = make_constraints(4, "none");
   PlanRequest relaxed_request = plan_request;
   relaxed_request.constraints = {};
+  relaxed_request.with_suggestions = false;
   plan_request.target = relaxed_request.target = make_slightly_too_small_gpu(relaxed_request);
   ASSERT_FALSE(make_plan(relaxed_request).fits);
   const Plan plan = make_plan(plan_request);
@@ -150,6 +153,7 @@ TEST_F(PlanTest, CombinesRelaxedConstraintsWithAnotherChange) {
     EXPECT_THAT(arguments, Contains("memory.recompute=auto"));
     EXPECT_GT(arguments.size(), 2U);
     PlanRequest changed = plan_request;
+    changed.with_suggestions = false;
     ASSERT_TRUE(apply(arguments, changed));
     EXPECT_TRUE(make_plan(changed).fits);
     is_found = true;
@@ -179,6 +183,7 @@ TEST_F(PlanTest, TheMinimumIsThatOfTheWorstBatch) {
   const SampleBatch image_batch{.shapes = {model_.shape({.images = 2, .text_tokens = 64, .label_tokens = 16})},
                                 .first_sample_id = "pictures"};
   plan_request.workload = {.worst_batches = {text_batch, image_batch}, .global_batch_size = 4};
+  plan_request.with_suggestions = false;
   const Plan plan = make_plan(plan_request);
   ASSERT_FALSE(plan.fits);
   for (const auto& candidate : plan_request.workload.worst_batches) {
