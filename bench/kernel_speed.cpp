@@ -30,10 +30,11 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/cross_entropy.h"
 #include "vlmtrain/kernels/dequantize.h"
-#include "vlmtrain/kernels/elementwise.h"
+#include "vlmtrain/kernels/dropout.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/kernels/norm.h"
 #include "vlmtrain/kernels/patchify.h"

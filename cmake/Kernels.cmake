@@ -10,7 +10,20 @@ if(NOT VLMTRAIN_NVCC)
 endif()
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.cu)
 file(GLOB kernel_headers CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/cuda/*.h)
-list(APPEND kernel_headers ${CMAKE_SOURCE_DIR}/include/vlmtrain/kernels/launchers.h)
+set(kernel_interface ${CMAKE_SOURCE_DIR}/include/vlmtrain/kernels/table.h ${CMAKE_SOURCE_DIR}/include/vlmtrain/kernels/launchers.h)
+list(APPEND kernel_headers ${kernel_interface})
+
+# The version of the interface, which the program compares with the library's: a hash of the headers, so that a library is
+# never used with other arguments than those it was built for.
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kernel_interface})
+set(interface_text)
+foreach(header IN LISTS kernel_interface)
+  file(READ ${header} text)
+  string(APPEND interface_text "${text}")
+endforeach()
+string(SHA256 interface_hash "${interface_text}")
+string(SUBSTRING ${interface_hash} 0 7 interface_hash)
+set(kernels_version VLMTRAIN_KERNELS_VERSION=0x${interface_hash})
 
 # The same sources compiled for the CPU, to test their results.
 file(GLOB emulation_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/kernels/emulation/*.cpp)
@@ -18,9 +31,10 @@ add_library(emulated_kernels SHARED EXCLUDE_FROM_ALL ${kernel_sources} ${emulati
 set_source_files_properties(${kernel_sources} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++;-O1")
 set_target_properties(emulated_kernels PROPERTIES OUTPUT_NAME vlmtrain_kernels_emulated
                       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR} CXX_VISIBILITY_PRESET hidden)
-target_compile_definitions(emulated_kernels PRIVATE VLMTRAIN_EMULATED)
+target_compile_definitions(emulated_kernels PRIVATE VLMTRAIN_EMULATED ${kernels_version})
 target_include_directories(emulated_kernels PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
 target_include_directories(emulated_kernels SYSTEM PRIVATE ${vgpu_cuda_include})
+target_link_options(emulated_kernels PRIVATE LINKER:-z,defs)
 
 set(VLMTRAIN_HAS_KERNELS OFF)
 set(nvcc ${VLMTRAIN_NVCC}/nvidia/cu13/bin/nvcc)
@@ -46,7 +60,7 @@ foreach(source IN LISTS kernel_sources)
   cmake_path(GET source STEM name)
   set(object ${CMAKE_BINARY_DIR}/kernels/${name}.o)
   add_custom_command(OUTPUT ${object}
-    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${nvcc} -std=c++20 -O3 ${kernel_code} -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler
+    COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${nvcc} -std=c++20 -O3 -D${kernels_version} ${kernel_code} -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler
             -fPIC,-fvisibility=hidden,-Wall,-Werror --Werror all-warnings -I${CMAKE_SOURCE_DIR}/include
             -I${CMAKE_SOURCE_DIR}/src -c ${source} -o ${object}
     DEPENDS ${source} ${kernel_headers} COMMENT "Compiling kernels/cuda/${name}.cu" VERBATIM)
@@ -58,4 +72,6 @@ set_target_properties(kernels_plugin PROPERTIES OUTPUT_NAME vlmtrain_kernels LIB
                       LINKER_LANGUAGE CXX)
 target_link_directories(kernels_plugin PRIVATE ${vgpu_cuda_lib})
 target_link_libraries(kernels_plugin PRIVATE -l:libcudart.so.13)
+# A launcher that the table declares and no file implements is an error.
+target_link_options(kernels_plugin PRIVATE LINKER:-z,defs)
 vlmtrain_for_older_hosts(kernels_plugin)

@@ -1,8 +1,14 @@
 #include "vlmtrain/kernels/adamw.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/arange.h>
+
 #include <algorithm>
+#include <vector>
 
 #include "kernels/launch.h"
+#include "kernels/self_test.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::kernels {
@@ -104,6 +110,64 @@ void adamw(std::span<const AdamWParameter> tensors, const AdamWStep& step) {
     launch_adamw_batch(tensors.subspan(first, std::min<size_t>(kMaxAdamWTensorsPerLaunch, tensors.size() - first)),
                        args);
   }
+}
+
+namespace reference {
+
+at::Tensor run_first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step) {
+  // After one update the bias corrections turn the moments into the gradient and its square.
+  const at::Tensor gradient_fp64 = gradient.to(at::kDouble) / step.divisor.to(at::kDouble);
+  const at::Tensor decayed_weight = master.to(at::kDouble) * (1 - step.learning_rate * step.weight_decay);
+  return (decayed_weight - gradient_fp64 / (gradient_fp64.abs() + step.epsilon) * step.learning_rate).to(at::kFloat);
+}
+
+}  // namespace reference
+
+/// Tests the first update, from zero moments in fp32, bf16 and 8 bits; the weights have the inputs'
+/// type.
+std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  const int64_t count = sizes.parameters;
+  const at::Tensor example = inputs.make_tensor({1}), fp32 = inputs.make_fp32_tensor({1}), zero = fp32.new_zeros({});
+  const at::Tensor codes = at::arange(kNumMomentCodes, fp32.options()).div_(kNumMomentCodes - 1).repeat({2, 1});
+  const AdamWStep step{.learning_rate = 0.125,
+                       .beta1 = 0.5,
+                       .beta2 = 0.75,
+                       .epsilon = 1e-3,
+                       .weight_decay = 0.25,
+                       .divisor = zero + 2,
+                       .skip_flag = zero,
+                       .code_values = codes,
+                       .rounding_bounds = codes + 0.5 / (kNumMomentCodes - 1),
+                       .seed = 1};
+  std::vector<ComparedTensors> compared_tensors;
+  for (const auto moments_type : {at::kFloat, at::kBFloat16, at::kByte}) {
+    AdamWParameter parameter{.master = inputs.make_fp32_tensor({count}),
+                             .gradient = inputs.make_fp32_tensor({count}),
+                             .weight = example.scalar_type() == at::kFloat ? at::Tensor() : example.new_empty({count}),
+                             .steps = zero + 1,
+                             .moments = {},
+                             .absmax = {}};
+    const int64_t blocks = (count + kMomentBlockSize - 1) / kMomentBlockSize;
+    for (size_t i = 0; i < 2; ++i) {
+      parameter.moments[i] = moments_type == at::kFloat
+                                 ? fp32.new_zeros({count})
+                                 : fp32.new_zeros({blocks, kMomentBlockSize}, fp32.options().dtype(moments_type));
+      if (moments_type == at::kByte) parameter.absmax[i] = fp32.new_zeros({blocks});
+    }
+    const at::Tensor expected = reference::run_first_adamw_step(parameter.master, parameter.gradient, step);
+    adamw(std::span(&parameter, 1), step);
+    compared_tensors.push_back({parameter.master, expected});
+    if (parameter.weight.defined()) compared_tensors.push_back({parameter.weight, expected.to(example.scalar_type())});
+    const at::Tensor mean = parameter.gradient * (0.5 * (1 - step.beta1));  // 0.5 = 1 / divisor
+    if (moments_type == at::kFloat) compared_tensors.push_back({parameter.moments[0], mean});
+    if (moments_type == at::kBFloat16)
+      compared_tensors.push_back({parameter.moments[0].view(-1).narrow(0, 0, count), mean.to(moments_type)});
+    // Codes may differ where a value lies on a rounding bound, so only the absmax is compared.
+    if (moments_type == at::kByte)
+      compared_tensors.push_back(
+          {parameter.absmax[0].narrow(0, 0, 1), mean.narrow(0, 0, kMomentBlockSize).abs().amax(0, true)});
+  }
+  return compared_tensors;
 }
 
 }  // namespace vlmtrain::kernels

@@ -1,8 +1,13 @@
 #include "vlmtrain/kernels/cross_entropy.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/log_softmax.h>
 
 #include "kernels/launch.h"
+#include "kernels/self_test.h"
 
 namespace vlmtrain::kernels {
 
@@ -26,6 +31,38 @@ CrossEntropyResult cross_entropy(const at::Tensor& logits, const at::Tensor& lab
                        .cross_entropy = result.cross_entropy.mutable_data_ptr<float>(),
                        .is_correct = result.is_correct.mutable_data_ptr<float>()});
   return result;
+}
+
+namespace reference {
+
+CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
+                                      const at::Tensor& row_factors) {
+  const at::Tensor logits_fp64 = logits.to(at::kDouble), label = labels.unsqueeze(1);
+  const at::Tensor log_softmax = at::log_softmax(logits_fp64, 1);
+  at::Tensor logits_gradient = log_softmax.exp();
+  logits_gradient.scatter_add_(1, label, at::full_like(label, -1, logits_gradient.options()));
+  logits_gradient.mul_(factor);
+  if (row_factors.defined()) logits_gradient.mul_(row_factors.unsqueeze(1));
+  const at::Tensor max_logit = logits_fp64.amax(1, /*keepdim=*/true);
+  return {log_softmax.gather(1, label).neg_().to(at::kFloat), logits_fp64.gather(1, label).eq(max_logit).to(at::kFloat),
+          logits_gradient.to(logits.scalar_type())};
+}
+
+}  // namespace reference
+
+std::vector<ComparedTensors> test_cross_entropy(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  std::vector<ComparedTensors> compared_tensors;
+  for (const int64_t columns : sizes.columns) {
+    at::Tensor logits = inputs.make_tensor({sizes.rows, columns});
+    const at::Tensor row_factors = inputs.make_fp32_tensor({sizes.rows});
+    const at::Tensor labels = at::arange(sizes.rows, logits.options().dtype(at::kLong));
+    const auto expected = reference::cross_entropy(logits, labels, 1, row_factors);
+    const auto actual = cross_entropy(logits, labels, 1, row_factors, /*compute_gradient=*/true);
+    compared_tensors.push_back({actual.cross_entropy, expected.cross_entropy});
+    compared_tensors.push_back({actual.is_correct, expected.is_correct});
+    compared_tensors.push_back({logits, expected.logits_gradient});
+  }
+  return compared_tensors;
 }
 
 }  // namespace vlmtrain::kernels

@@ -1,8 +1,14 @@
 #include "vlmtrain/kernels/dequantize.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+
 #include <algorithm>
+#include <iterator>
 
 #include "kernels/launch.h"
+#include "kernels/self_test.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::kernels {
@@ -42,6 +48,58 @@ void int8_dequantize(const at::Tensor& result, const at::Tensor& values, const a
                                                       .row_absmax = row_absmax.const_data_ptr<float>(),
                                                       .step = static_cast<float>(step),
                                                       .result = result.mutable_data_ptr()});
+}
+
+namespace reference {
+
+at::Tensor nf4_dequantize(const Nf4Weights& blocks, at::ScalarType dtype) {
+  const at::Tensor decoded_absmax =
+      blocks.absmax_codebook.index_select(0, blocks.absmax.to(at::kLong)).view({-1, kNf4NestedBlockSize});
+  at::Tensor absmax = decoded_absmax * blocks.nested_absmax.unsqueeze(1);
+  const auto weights = std::ssize(blocks.first_super_blocks);
+  for (int64_t i = 0; i < weights; ++i) {
+    const auto index = static_cast<size_t>(i);
+    const int64_t first = blocks.first_super_blocks[index];
+    const int64_t end = i + 1 < weights ? blocks.first_super_blocks[index + 1] : absmax.size(0);
+    absmax.narrow(0, first, end - first).add_(blocks.nested_offset[i]);
+  }
+  const at::Tensor bytes = blocks.packed_indices.to(at::kLong);
+  const at::Tensor indices = at::stack({bytes.div(16, "floor"), bytes.remainder(16)}, 1).view(-1);
+  const at::Tensor values = blocks.values.to(bytes.device()).index_select(0, indices).view({-1, kNf4BlockSize});
+  return (values * absmax.view({-1, 1})).view(-1).to(dtype);
+}
+
+at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absmax, double step, at::ScalarType dtype) {
+  return (values * row_absmax.unsqueeze(1)).mul_(step).to(dtype);
+}
+
+}  // namespace reference
+
+std::vector<ComparedTensors> test_nf4(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  const at::Tensor example = inputs.make_tensor({1});
+  const Nf4Weights blocks{.packed_indices = inputs.make_byte_tensor({sizes.super_blocks * kNf4SuperBlockSize / 2}),
+                          .absmax = inputs.make_byte_tensor({sizes.super_blocks * kNf4NestedBlockSize}),
+                          .nested_absmax = inputs.make_fp32_tensor({sizes.super_blocks}),
+                          .nested_offset = inputs.make_fp32_tensor({2}),
+                          .absmax_codebook = inputs.make_fp32_tensor({256}),
+                          .values = inputs.make_fp32_tensor({16}).to(at::kCPU),
+                          .first_super_blocks = {0, 2}};
+  const at::Tensor actual = at::empty({sizes.super_blocks * kNf4SuperBlockSize}, example.options());
+  nf4_dequantize(actual, blocks);
+  return {{actual, reference::nf4_dequantize(blocks, example.scalar_type())}};
+}
+
+std::vector<ComparedTensors> test_int8(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  constexpr double kInt8Step = 1.0 / 127;
+  std::vector<ComparedTensors> compared_tensors;
+  for (const int64_t columns : sizes.columns) {
+    const at::Tensor values = inputs.make_fp32_tensor({sizes.rows, columns}).mul_(60).to(at::kChar),
+                     absmax = inputs.make_fp32_tensor({sizes.rows});
+    const at::Tensor actual = at::empty({sizes.rows, columns}, inputs.make_tensor({1}).options());
+    int8_dequantize(actual, values, absmax, kInt8Step);
+    compared_tensors.push_back({actual, reference::int8_dequantize(values, absmax, kInt8Step, actual.scalar_type())});
+  }
+  return compared_tensors;
 }
 
 }  // namespace vlmtrain::kernels

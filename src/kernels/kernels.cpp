@@ -20,27 +20,21 @@ constexpr const char* kLibraryName = "libvlmtrain_kernels.so";
 /// Environment variable with the path of a library of emulated kernels for the CPU, for tests.
 constexpr const char* kEmulatedLibraryVariable = "VLMTRAIN_EMULATED_KERNELS";
 
+/// Names in the order of Kernel. The former name is accepted in VLMTRAIN_WITHOUT_KERNELS and
+/// environment.json.
 struct KernelName {
-  Kernel kernel;
-  std::string_view name;
-  std::string_view alias = {};  ///< former name, accepted in VLMTRAIN_WITHOUT_KERNELS and environment.json
+  std::string_view name, former_name;
 };
-constexpr std::array kKernelNames{KernelName{Kernel::kGatedActivation, "gated_activation", "gate"},
-                                  KernelName{Kernel::kActivation, "activation"},
-                                  KernelName{Kernel::kRope, "rope", "rotate"},
-                                  KernelName{Kernel::kQkNormRope, "qk_norm_rope", "norm_rotate"},
-                                  KernelName{Kernel::kNorm, "norm"},
-                                  KernelName{Kernel::kCrossEntropy, "cross_entropy"},
-                                  KernelName{Kernel::kAdamW, "adamw"},
-                                  KernelName{Kernel::kNf4, "nf4"},
-                                  KernelName{Kernel::kInt8, "int8"},
-                                  KernelName{Kernel::kPatchify, "patchify", "patches"},
-                                  KernelName{Kernel::kDropout, "dropout"}};
-constexpr std::array kAllKernels{Kernel::kGatedActivation, Kernel::kActivation, Kernel::kRope,
-                                 Kernel::kQkNormRope,      Kernel::kNorm,       Kernel::kCrossEntropy,
-                                 Kernel::kAdamW,           Kernel::kNf4,        Kernel::kInt8,
-                                 Kernel::kPatchify,        Kernel::kDropout};
-static_assert(kKernelNames.size() == kAllKernels.size());
+constexpr std::array kKernelNames{
+#define VLMTRAIN_NAME(enumerator, name, former_name) KernelName{#name, former_name},
+    VLMTRAIN_KERNEL_TABLE(VLMTRAIN_NAME, VLMTRAIN_SKIP)
+#undef VLMTRAIN_NAME
+};
+constexpr std::array kAllKernels{
+#define VLMTRAIN_KERNEL(enumerator, name, former_name) Kernel::enumerator,
+    VLMTRAIN_KERNEL_TABLE(VLMTRAIN_KERNEL, VLMTRAIN_SKIP)
+#undef VLMTRAIN_KERNEL
+};
 
 /// The kernels that open_kernels() has opened in this process. Only open_kernels() changes it; any
 /// thread may read it.
@@ -67,7 +61,7 @@ const Launchers* get_launchers(const Plugin& plugin) {
 }
 
 Plugin load_kernel_library(const char* name) {
-  return load_plugin(name, kKernelsVersionSymbol, kKernelsVersion, {kGetLaunchersSymbol});
+  return load_plugin(name, kKernelsVersionSymbol, VLMTRAIN_KERNELS_VERSION, {kGetLaunchersSymbol});
 }
 
 bool uses_emulated_kernels() {
@@ -81,14 +75,15 @@ std::span<const Kernel> list_kernels() {
 }
 
 std::string_view to_string(Kernel kernel) {
-  return std::ranges::find(kKernelNames, kernel, &KernelName::kernel)->name;
+  return kKernelNames.at(static_cast<size_t>(kernel)).name;
 }
 
 std::optional<Kernel> parse_kernel(std::string_view name) {
-  const auto* const it = std::ranges::find_if(kKernelNames, [name](const KernelName& entry) {
-    return !name.empty() && (entry.name == name || entry.alias == name);
-  });
-  return it == kKernelNames.end() ? std::nullopt : std::optional(it->kernel);
+  for (const Kernel kernel : kAllKernels) {
+    const KernelName& names = kKernelNames[static_cast<size_t>(kernel)];
+    if (!name.empty() && (names.name == name || names.former_name == name)) return kernel;
+  }
+  return std::nullopt;
 }
 
 Kernel get_kernel(std::string_view name) {

@@ -1,9 +1,11 @@
 #include "vlmtrain/kernels/norm.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include "kernels/launch.h"
+#include "kernels/self_test.h"
 
 namespace vlmtrain::kernels {
 
@@ -76,6 +78,69 @@ at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const 
                                                   .rstd = rstd.const_data_ptr<float>(),
                                                   .dx = dx.mutable_data_ptr()});
   return dx;
+}
+
+namespace reference {
+
+namespace {
+
+at::Tensor compute_gain(const at::Tensor& weight, NormGain gain) {
+  const at::Tensor weight_fp64 = weight.to(at::kDouble);
+  return gain == NormGain::kOnePlusWeight ? weight_fp64 + 1 : weight_fp64;
+}
+
+/// Normalized values x̂ = (x − mean) · rstd, and rstd.
+struct NormalizedRows {
+  at::Tensor value, rstd;
+};
+
+NormalizedRows normalize_rows(const at::Tensor& x, const NormParams& norm) {
+  const at::Tensor centered = norm.is_centered ? x - x.mean(-1, /*keepdim=*/true) : x;
+  const at::Tensor rstd = centered.square().mean(-1, /*keepdim=*/true).add_(norm.eps).rsqrt_();
+  return {centered * rstd, rstd};
+}
+
+}  // namespace
+
+at::Tensor norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual) {
+  at::Tensor value = normalize_rows(x.to(at::kDouble), norm).value * compute_gain(norm.weight, norm.gain);
+  if (norm.bias.defined()) value = value + norm.bias;
+  if (residual.defined()) value = value + residual;
+  return value.to(x.scalar_type());
+}
+
+at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormParams& norm,
+                         const at::Tensor& residual_gradient) {
+  const auto [value, rstd] = normalize_rows(x.to(at::kDouble), norm);
+  const at::Tensor dxhat = gradient.to(at::kDouble) * compute_gain(norm.weight, norm.gain);
+  at::Tensor dx = dxhat - value * (dxhat * value).mean(-1, /*keepdim=*/true);
+  if (norm.is_centered) dx = dx - dxhat.mean(-1, /*keepdim=*/true);
+  dx = dx * rstd;
+  if (residual_gradient.defined()) dx = dx + residual_gradient;
+  return dx.to(x.scalar_type());
+}
+
+}  // namespace reference
+
+std::vector<ComparedTensors> test_norm(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  std::vector<ComparedTensors> compared_tensors;
+  for (const int64_t columns : sizes.columns) {
+    for (const bool is_centered : {false, true}) {
+      const at::Tensor x = inputs.make_tensor({sizes.rows, columns}),
+                       residual = inputs.make_tensor({sizes.rows, columns});
+      const NormParams params{.weight = inputs.make_tensor({columns}),
+                              .bias = is_centered ? inputs.make_tensor({columns}) : at::Tensor(),
+                              .gain = is_centered ? NormGain::kWeight : NormGain::kOnePlusWeight,
+                              .is_centered = is_centered,
+                              .eps = 1e-6};
+      const at::Tensor gradient = inputs.make_tensor({sizes.rows, columns});
+      const NormResult actual = norm(x, params, residual);
+      compared_tensors.push_back({actual.value, reference::norm(x, params, residual)});
+      compared_tensors.push_back({norm_backward(gradient, x, actual.statistics, params, residual),
+                                  reference::norm_backward(gradient, x, params, residual)});
+    }
+  }
+  return compared_tensors;
 }
 
 }  // namespace vlmtrain::kernels

@@ -1,5 +1,7 @@
 #include "vlmtrain/kernels/patchify.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <limits>
 
 #include "kernels/launch.h"
+#include "kernels/self_test.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::kernels {
@@ -50,6 +53,37 @@ at::Tensor patchify(const image::ByteImages& pixels, image::ImageSize patch, at:
   }
   KernelLaunch("vlmtrain::patchify", {bytes, order}, {rows})(launchers().patchify, args);
   return rows;
+}
+
+namespace reference {
+
+at::Tensor patchify(const image::ByteImages& pixels, image::ImageSize patch, at::ScalarType dtype) {
+  const at::Tensor bytes =
+      pixels.image_indices.defined() ? pixels.bytes.index_select(0, pixels.image_indices) : pixels.bytes;
+  // Unfolds twice to be independent of extract_patch_rows() (models/network/patch_embedding.cpp).
+  return image::normalize_pixels(bytes, pixels.normalization)
+      .to(dtype)
+      .unfold(2, patch.height, patch.height)
+      .unfold(3, patch.width, patch.width)
+      .permute({0, 2, 3, 1, 4, 5})
+      .reshape({-1, kNumPixelChannels * patch.height * patch.width});
+}
+
+}  // namespace reference
+
+std::vector<ComparedTensors> test_patchify(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  const image::Normalization normalization{{0.5, 0.25, 0.75}, {0.25, 0.5, 0.3}, 1.0 / 255};
+  const at::ScalarType dtype = inputs.make_tensor({1}).scalar_type();
+  const at::Tensor bytes = inputs.make_byte_tensor({3, 3, sizes.image_size.height, sizes.image_size.width});
+  const at::Tensor order = at::arange(2, bytes.options().dtype(at::kLong)).mul_(-1).add_(2);
+  std::vector<ComparedTensors> compared_tensors;
+  // Patch widths that the kernel reads in packs of 16 bytes, in pairs, byte by byte, and as whole
+  // lines.
+  for (const auto& patch : {image::ImageSize{16, 16}, {14, 14}, {5, 7}, {11, sizes.image_size.width}}) {
+    const image::ByteImages pixels{bytes, normalization, patch.width == 14 ? order : at::Tensor()};
+    compared_tensors.push_back({patchify(pixels, patch, dtype), reference::patchify(pixels, patch, dtype)});
+  }
+  return compared_tensors;
 }
 
 }  // namespace vlmtrain::kernels

@@ -1,11 +1,17 @@
 #include "vlmtrain/kernels/rope.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/ones_like.h>
 
 #include <algorithm>
 
 #include "kernels/launch.h"
+#include "kernels/self_test.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/norm.h"
 
 namespace vlmtrain::kernels {
 
@@ -147,6 +153,90 @@ QkNormGradients qk_norm_rope_backward(const QkvHeads& dx, const QkvHeads& gradie
   if (!compute_weight_gradients) return {};
   const at::Tensor weight_gradients = partial_weight_gradients.sum(0).to(norm.query_weight.scalar_type());
   return {weight_gradients[0], weight_gradients[1]};
+}
+
+namespace reference {
+
+namespace {
+
+at::Tensor apply_rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction) {
+  const auto halves = heads.chunk(2, -1);
+  const at::Tensor signed_sin = sin * direction;
+  return at::cat({halves[0] * cos - halves[1] * signed_sin, halves[1] * cos + halves[0] * signed_sin}, -1);
+}
+
+}  // namespace
+
+at::Tensor rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction) {
+  return apply_rope(heads.to(at::kDouble), cos, sin, direction).to(heads.scalar_type());
+}
+
+at::Tensor qk_norm_rope(const at::Tensor& heads, const at::Tensor& weight, NormGain gain, double eps,
+                        const at::Tensor& cos, const at::Tensor& sin) {
+  const NormParams params{.weight = weight, .gain = gain, .eps = eps};
+  return apply_rope(reference::norm(heads.to(at::kDouble), params, {}), cos, sin, 1).to(heads.scalar_type());
+}
+
+QkNormRopeGradients qk_norm_rope_backward(const at::Tensor& gradient, const at::Tensor& heads, const at::Tensor& weight,
+                                          NormGain gain, double eps, const at::Tensor& cos, const at::Tensor& sin) {
+  const at::Tensor x = heads.to(at::kDouble), unrotated_dy = apply_rope(gradient.to(at::kDouble), cos, sin, -1);
+  const at::Tensor xhat = reference::norm(x, {.weight = at::ones_like(weight), .eps = eps}, {});
+  const at::Tensor dx = reference::norm_backward(unrotated_dy, x, {.weight = weight, .gain = gain, .eps = eps}, {});
+  return {dx.to(heads.scalar_type()), (unrotated_dy * xhat).sum(at::IntArrayRef{0, 1}).to(weight.scalar_type())};
+}
+
+}  // namespace reference
+
+std::vector<ComparedTensors> test_rope(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  std::vector<ComparedTensors> compared_tensors;
+  for (const int64_t features : {int64_t{32}, int64_t{6}}) {
+    const at::Tensor x = inputs.make_tensor({sizes.rows, 6, features});
+    const at::Tensor cos = inputs.make_fp32_tensor({sizes.rows, 1, features / 2}),
+                     sin = inputs.make_fp32_tensor({sizes.rows, 1, features / 2});
+    const at::Tensor actual = at::empty_like(x);
+    const auto split_heads = [](const at::Tensor& heads) {
+      return QkvHeads{heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 1)};
+    };
+    rope(split_heads(actual), split_heads(x), cos, sin, -1);
+    compared_tensors.push_back({actual.narrow(1, 0, 5), reference::rope(x.narrow(1, 0, 5), cos, sin, -1)});
+    compared_tensors.push_back({actual.narrow(1, 5, 1), x.narrow(1, 5, 1)});
+  }
+  return compared_tensors;
+}
+
+std::vector<ComparedTensors> test_qk_norm_rope(RandomInputs& inputs, const KernelTestSizes& sizes) {
+  constexpr double kEps = 1e-6;
+  std::vector<ComparedTensors> compared_tensors;
+  for (const auto gain : {NormGain::kWeight, NormGain::kOnePlusWeight}) {
+    for (const int64_t features : {int64_t{128}, int64_t{6}}) {
+      const at::Tensor x = inputs.make_tensor({sizes.rows, 6, features}),
+                       gradient = inputs.make_tensor({sizes.rows, 6, features});
+      const at::Tensor cos = inputs.make_fp32_tensor({sizes.rows, 1, features / 2}),
+                       sin = inputs.make_fp32_tensor({sizes.rows, 1, features / 2});
+      const QkNormParams norm{inputs.make_tensor({features}), inputs.make_tensor({features}), gain, kEps};
+      const at::Tensor actual = at::empty_like(x), dx = at::empty_like(x);
+      const auto split_heads = [](const at::Tensor& heads) {
+        return QkvHeads{heads.narrow(1, 0, 3), heads.narrow(1, 3, 2), heads.narrow(1, 5, 1)};
+      };
+      const at::Tensor rstd = qk_norm_rope(split_heads(actual), split_heads(x), norm, cos, sin);
+      const auto weight_gradients =
+          qk_norm_rope_backward(split_heads(dx), split_heads(gradient), split_heads(x), rstd, norm, cos, sin, true);
+      const auto compare = [&](int64_t first, int64_t count, const at::Tensor& weight,
+                               const at::Tensor& weight_gradient) {
+        const at::Tensor heads = x.narrow(1, first, count);
+        compared_tensors.push_back(
+            {actual.narrow(1, first, count), reference::qk_norm_rope(heads, weight, gain, kEps, cos, sin)});
+        const auto expected =
+            reference::qk_norm_rope_backward(gradient.narrow(1, first, count), heads, weight, gain, kEps, cos, sin);
+        compared_tensors.push_back({dx.narrow(1, first, count), expected.heads});
+        compared_tensors.push_back({weight_gradient, expected.weight});
+      };
+      compare(0, 3, norm.query_weight, weight_gradients.query_weight);
+      compare(3, 2, norm.key_weight, weight_gradients.key_weight);
+      compared_tensors.push_back({dx.narrow(1, 5, 1), gradient.narrow(1, 5, 1)});
+    }
+  }
+  return compared_tensors;
 }
 
 }  // namespace vlmtrain::kernels

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/base/random.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/kernels/kernels.h"
 
@@ -22,14 +23,35 @@ struct KernelTestSizes {
   image::ImageSize image_size{33, 48};   ///< not a multiple of the patch sizes in height
 };
 
-/// The output of a kernel and of its reference (reference.h).
+/// Uniform random tensors in [−2, 2) from the CPU's generator, which are equal on every device.
+class RandomInputs {
+ public:
+  RandomInputs(at::Device device, at::ScalarType dtype) : options_(at::TensorOptions(device).dtype(dtype)) {}
+
+  at::Tensor make_tensor(at::IntArrayRef sizes);
+  at::Tensor make_fp32_tensor(at::IntArrayRef sizes) { return make_tensor(sizes).to(at::kFloat); }
+  /// Returns bytes in [0, 252).
+  at::Tensor make_byte_tensor(at::IntArrayRef sizes) { return make_fp32_tensor(sizes).add_(2).mul_(63).to(at::kByte); }
+
+ private:
+  at::TensorOptions options_;
+  RandomStream random_stream_{derive_stream_seed(1, "kernels", {})};
+};
+
+/// The output of a kernel and of its reference, which the kernel's header declares.
 struct ComparedTensors {
   at::Tensor actual, expected;
 };
 
-/// Runs a kernel and its reference on random inputs of type `dtype`, equal on every device. Returns
-/// all pairs of outputs. Throws c10::Error if a launch fails. REQUIRES: is_available() returns true
-/// for the device.
+// The self-test of each kernel, in its source: runs the kernel and its reference on random inputs
+// and returns all pairs of outputs.
+#define VLMTRAIN_TEST(enumerator, name, former_name) \
+  std::vector<ComparedTensors> test_##name(RandomInputs& inputs, const KernelTestSizes& sizes);
+VLMTRAIN_KERNEL_TABLE(VLMTRAIN_TEST, VLMTRAIN_SKIP)
+#undef VLMTRAIN_TEST
+
+/// Runs the kernel's test on inputs of type `dtype`. Throws c10::Error if a launch fails. REQUIRES: is_available()
+/// returns true for the device.
 std::vector<ComparedTensors> run_kernel_test(Kernel kernel, at::Device device, at::ScalarType dtype,
                                              const KernelTestSizes& sizes = {});
 

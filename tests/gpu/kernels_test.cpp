@@ -9,8 +9,8 @@
 
 #include "gpu/gpu.h"
 #include "kernels/self_test.h"
+#include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/cross_entropy.h"
-#include "vlmtrain/kernels/elementwise.h"
 #include "vlmtrain/kernels/norm.h"
 
 namespace vlmtrain::gpu {

@@ -1,8 +1,8 @@
+#include "vlmtrain/kernels/activation.h"
+
 #include <gtest/gtest.h>
 
 #include "kernels/emulated.h"
-#include "kernels/reference.h"
-#include "vlmtrain/kernels/elementwise.h"
 
 namespace vlmtrain::kernels {
 namespace {

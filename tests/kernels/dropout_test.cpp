@@ -1,3 +1,5 @@
+#include "vlmtrain/kernels/dropout.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
@@ -5,9 +7,7 @@
 #include <vector>
 
 #include "kernels/emulated.h"
-#include "kernels/reference.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/kernels/elementwise.h"
 
 namespace vlmtrain::kernels {
 namespace {

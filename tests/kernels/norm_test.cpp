@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "kernels/emulated.h"
-#include "kernels/reference.h"
 
 namespace vlmtrain::kernels {
 namespace {

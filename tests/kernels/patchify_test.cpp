@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/emulated.h"
-#include "kernels/reference.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::kernels {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/emulated.h"
-#include "kernels/reference.h"
 
 namespace vlmtrain::kernels {
 namespace {

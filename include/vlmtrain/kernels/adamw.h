@@ -40,4 +40,12 @@ struct AdamWStep {
 /// master); all moments have one format, and all weights one type.
 void adamw(std::span<const AdamWParameter> tensors, const AdamWStep& step);
 
+namespace reference {
+
+/// Returns the fp32 master weights after the first update, which starts from zero moments. Computes
+/// with ATen's operations in fp64, for tests.
+at::Tensor run_first_adamw_step(const at::Tensor& master, const at::Tensor& gradient, const AdamWStep& step);
+
+}  // namespace reference
+
 }  // namespace vlmtrain::kernels

@@ -20,4 +20,16 @@ struct CrossEntropyResult {
 CrossEntropyResult cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
                                  const at::Tensor& row_factors, bool compute_gradient);
 
+namespace reference {
+
+/// The results for each row, fp32 [rows, 1], and the gradient of the logits [rows, vocabulary].
+struct CrossEntropyAndGradient {
+  at::Tensor cross_entropy, is_correct, logits_gradient;
+};
+/// The same with ATen's operations, for tests: fp64, rounded once.
+CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
+                                      const at::Tensor& row_factors);
+
+}  // namespace reference
+
 }  // namespace vlmtrain::kernels

@@ -32,4 +32,13 @@ void nf4_dequantize(const at::Tensor& result, const Nf4Weights& blocks);
 /// REQUIRES: is_available(kInt8, values).
 void int8_dequantize(const at::Tensor& result, const at::Tensor& values, const at::Tensor& row_absmax, double step);
 
+namespace reference {
+
+// The same with ATen's operations and roundings, for tests; the results are bit-identical.
+
+at::Tensor nf4_dequantize(const Nf4Weights& blocks, at::ScalarType dtype);
+at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absmax, double step, at::ScalarType dtype);
+
+}  // namespace reference
+
 }  // namespace vlmtrain::kernels

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <set>
 #include <span>
@@ -9,24 +8,9 @@
 #include <vector>
 
 #include "vlmtrain/base/tensor_fwd.h"
+#include "vlmtrain/kernels/table.h"
 
 namespace vlmtrain::kernels {
-
-/// A custom CUDA kernel that replaces several passes of ATen by one. All are optional: callers
-/// check is_available() and otherwise use ATen's operations. The comments name the header of each.
-enum class Kernel : uint8_t {
-  kGatedActivation,  ///< elementwise.h
-  kActivation,       ///< elementwise.h
-  kRope,             ///< rope.h
-  kQkNormRope,       ///< rope.h
-  kNorm,             ///< norm.h
-  kCrossEntropy,     ///< cross_entropy.h
-  kAdamW,            ///< adamw.h
-  kNf4,              ///< dequantize.h
-  kInt8,             ///< dequantize.h
-  kPatchify,         ///< patchify.h
-  kDropout,          ///< elementwise.h
-};
 
 /// Returns all kernels, available or not.
 std::span<const Kernel> list_kernels();

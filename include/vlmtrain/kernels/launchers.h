@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "vlmtrain/kernels/table.h"
+
 namespace vlmtrain::kernels {
 
 // The interface of libvlmtrain_kernels.so. The library needs only LibTorch's CUDA runtime, which
@@ -13,12 +15,12 @@ namespace vlmtrain::kernels {
 
 struct Launchers;
 /// Types and symbols of the functions that the library exports. The first returns a static table of
-/// entry points. The second returns kKernelsVersion as of the library's build.
+/// entry points. The second returns VLMTRAIN_KERNELS_VERSION as of the library's build, a hash of
+/// this header and table.h (cmake/Kernels.cmake).
 using GetLaunchersFunction = const Launchers*();
 using KernelsVersionFunction = int();
 inline constexpr const char* kGetLaunchersSymbol = "vlmtrain_kernels";
 inline constexpr const char* kKernelsVersionSymbol = "vlmtrain_kernels_version";
-inline constexpr int kKernelsVersion = 3;  ///< to be increased with each change of this header
 
 /// Element type of a kernel's tensors. Kernels compute in fp32.
 enum class ElementType : int32_t { kFloat, kBFloat16, kHalf };
@@ -333,21 +335,9 @@ static_assert(sizeof(DropoutArgs) <= 4096 && sizeof(DropoutBackwardArgs) <= 4096
 /// device, and returns 0 or a cudaError_t without synchronizing. REQUIRES: no tensor is empty.
 /// Thread-safe.
 struct Launchers {
-  int (*gated_activation_forward)(const GatedActivationForwardArgs&, void* stream);
-  int (*gated_activation_backward)(const GatedActivationBackwardArgs&, void* stream);
-  int (*activate)(const ActivationArgs&, void* stream);
-  int (*rope)(const RopeArgs&, void* stream);
-  int (*qk_norm_rope_forward)(const QkNormRopeForwardArgs&, void* stream);
-  int (*qk_norm_rope_backward)(const QkNormRopeBackwardArgs&, void* stream);
-  int (*norm_forward)(const NormForwardArgs&, void* stream);
-  int (*norm_backward)(const NormBackwardArgs&, void* stream);
-  int (*cross_entropy)(const CrossEntropyArgs&, void* stream);
-  int (*adamw)(const AdamWArgs&, void* stream);
-  int (*nf4_dequantize)(const Nf4DequantizeArgs&, void* stream);
-  int (*int8_dequantize)(const Int8DequantizeArgs&, void* stream);
-  int (*patchify)(const PatchifyArgs&, void* stream);
-  int (*dropout)(const DropoutArgs&, void* stream);
-  int (*dropout_backward)(const DropoutBackwardArgs&, void* stream);
+#define VLMTRAIN_ENTRY_POINT(function, Args) int (*function)(const Args&, void* stream);
+  VLMTRAIN_KERNEL_TABLE(VLMTRAIN_SKIP, VLMTRAIN_ENTRY_POINT)
+#undef VLMTRAIN_ENTRY_POINT
 };
 
 }  // namespace vlmtrain::kernels

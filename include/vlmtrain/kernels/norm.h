@@ -41,4 +41,14 @@ NormResult norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& r
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormStatistics& statistics,
                          const NormParams& norm, const at::Tensor& residual_gradient = {});
 
+namespace reference {
+
+// The same with ATen's operations, for tests: fp64, rounded once.
+
+at::Tensor norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual);
+at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormParams& norm,
+                         const at::Tensor& residual_gradient);
+
+}  // namespace reference
+
 }  // namespace vlmtrain::kernels

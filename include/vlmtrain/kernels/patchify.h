@@ -17,4 +17,11 @@ namespace vlmtrain::kernels {
 /// patches larger than an image or of 2³¹ bytes or more.
 at::Tensor patchify(const image::ByteImages& pixels, image::ImageSize patch, at::ScalarType dtype);
 
+namespace reference {
+
+/// The same with ATen's operations and roundings, for tests; the result is bit-identical.
+at::Tensor patchify(const image::ByteImages& pixels, image::ImageSize patch, at::ScalarType dtype);
+
+}  // namespace reference
+
 }  // namespace vlmtrain::kernels

@@ -53,4 +53,24 @@ QkNormGradients qk_norm_rope_backward(const QkvHeads& dx, const QkvHeads& gradie
                                       const at::Tensor& rstd, const QkNormParams& norm, const at::Tensor& cos,
                                       const at::Tensor& sin, bool compute_weight_gradients);
 
+namespace reference {
+
+// The same with ATen's operations, for tests: fp64, rounded once.
+
+/// Rotates heads [rows, heads, features]; cos and sin fp32 [rows, 1, features / 2].
+at::Tensor rope(const at::Tensor& heads, const at::Tensor& cos, const at::Tensor& sin, double direction);
+
+/// Normalizes each of the heads [rows, heads, features] and rotates it; weight [features].
+at::Tensor qk_norm_rope(const at::Tensor& heads, const at::Tensor& weight, NormGain gain, double eps,
+                        const at::Tensor& cos, const at::Tensor& sin);
+
+/// The gradients of the heads [rows, heads, features] and of the norm's weight [features].
+struct QkNormRopeGradients {
+  at::Tensor heads, weight;
+};
+QkNormRopeGradients qk_norm_rope_backward(const at::Tensor& gradient, const at::Tensor& heads, const at::Tensor& weight,
+                                          NormGain gain, double eps, const at::Tensor& cos, const at::Tensor& sin);
+
+}  // namespace reference
+
 }  // namespace vlmtrain::kernels

@@ -1,5 +1,4 @@
 #include "kernels/cuda/device.h"
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/primitives.h"
 
 namespace vlmtrain::kernels {

@@ -1,4 +1,3 @@
-#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/primitives.h"
 
 namespace vlmtrain::kernels {

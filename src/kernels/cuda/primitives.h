@@ -5,6 +5,12 @@
 
 namespace vlmtrain::kernels {
 
+// The launchers of all kernels, each implemented in the file of its kernel. launchers.h documents
+// the arguments and the result.
+#define VLMTRAIN_ENTRY_POINT(function, Args) int function(const Args& args, void* stream);
+VLMTRAIN_KERNEL_TABLE(VLMTRAIN_SKIP, VLMTRAIN_ENTRY_POINT)
+#undef VLMTRAIN_ENTRY_POINT
+
 __device__ __forceinline__ float to_float(float value) {
   return value;
 }

@@ -14,7 +14,7 @@
 #include <memory>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/kernels/elementwise.h"
+#include "vlmtrain/kernels/activation.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/nn/layers/linear.h"
 

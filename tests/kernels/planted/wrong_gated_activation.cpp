@@ -9,10 +9,14 @@ using namespace vlmtrain::kernels;
 
 namespace {
 
-const Launchers& get_emulated_launchers() {
+void* find_emulated_symbol(const char* name) {
   static void* const library = dlopen(VLMTRAIN_EMULATED_KERNELS, RTLD_NOW | RTLD_LOCAL);
+  return dlsym(library, name);
+}
+
+const Launchers& get_emulated_launchers() {
   static const Launchers* const launchers =
-      reinterpret_cast<GetLaunchersFunction*>(dlsym(library, kGetLaunchersSymbol))();
+      reinterpret_cast<GetLaunchersFunction*>(find_emulated_symbol(kGetLaunchersSymbol))();
   return *launchers;
 }
 
@@ -25,7 +29,7 @@ int wrong_gated_activation(const GatedActivationForwardArgs& args, void* stream)
 }  // namespace
 
 extern "C" [[gnu::visibility("default")]] int vlmtrain_kernels_version() {
-  return kKernelsVersion;
+  return reinterpret_cast<KernelsVersionFunction*>(find_emulated_symbol(kKernelsVersionSymbol))();
 }
 
 extern "C" [[gnu::visibility("default")]] const Launchers* vlmtrain_kernels() {

@@ -10,7 +10,7 @@
 #include "vlmtrain/engine/settings/balance_options.h"
 #include "vlmtrain/engine/settings/optimizer_settings.h"
 #include "vlmtrain/engine/settings/training_settings.h"
-#include "vlmtrain/kernels/kernel_backend.h"
+#include "vlmtrain/kernels/table.h"
 
 namespace vlmtrain::engine {
 

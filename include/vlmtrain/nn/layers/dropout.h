@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/kernels/elementwise.h"
+#include "vlmtrain/kernels/dropout.h"
 
 namespace vlmtrain::nn {
 

@@ -2,28 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
+#include <cstdint>
 #include <span>
 
 #include "vlmtrain/kernels/launchers.h"
 
 namespace vlmtrain::kernels {
-
-/// Returns function(x), elementwise; computes in fp32 and rounds once. x: dense, fp32, bf16 or
-/// fp16. REQUIRES: is_available(kActivation, x).
-at::Tensor activate(const at::Tensor& x, ActivationFunction function);
-
-/// Returns dx, dense, given `gradient`, the dense gradient of activate()'s result.
-at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, ActivationFunction function);
-
-/// Returns activation(gate) · up `[rows, features]` for the columns [gate, up] of x `[rows, 2 ·
-/// features]`, as in SwiGLU and GeGLU; computes in fp32 and rounds once. x: dense, fp32, bf16 or
-/// fp16. Reads and writes 3 · features elements per row. REQUIRES: is_available(kGatedActivation,
-/// x).
-at::Tensor gated_activation(const at::Tensor& x, GateActivation activation);
-
-/// Returns dx `[rows, 2 · features]`, dense, given `gradient` `[rows, features]`, the dense
-/// gradient of gated_activation()'s result. Reads and writes 5 · features elements per row.
-at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation);
 
 /// Parameters of independent dropout for several consumers of the same rows, such as the LoRA
 /// adapters that share an input. Each element is dropped with `probability`, exact to 2⁻³²; the
@@ -48,5 +33,23 @@ void dropout(const at::Tensor& dropped, const at::Tensor& x, const DropoutParams
 ///
 /// sum: dense `[rows, columns]`. x: dense `[consumers, rows, columns]`, or `[rows, columns]`.
 void dropout_backward(const at::Tensor& sum, const at::Tensor& x, const DropoutParams& params);
+
+namespace reference {
+
+// The same with ATen's operations, for tests: fp64, rounded once.
+
+/// Computes Philox4x32-10 (see src/kernels/cuda/primitives.h) on the CPU. `key` and `counter` have
+/// their low word first.
+std::array<uint32_t, 4> philox(std::array<uint32_t, 2> key, std::array<uint32_t, 4> counter);
+
+/// Returns the masks of x [rows, columns] on x's device, computed on the CPU: fp64 zeros and ones
+/// [consumers, rows, columns].
+at::Tensor make_dropout_masks(const at::Tensor& x, int64_t num_consumers, const DropoutParams& params);
+/// Returns x · mask / (1 − probability), [consumers, rows, columns].
+at::Tensor dropout(const at::Tensor& x, const at::Tensor& masks, double probability);
+/// Returns sum + Σ x · mask / (1 − probability) over the consumers.
+at::Tensor dropout_backward(const at::Tensor& sum, const at::Tensor& x, const at::Tensor& masks, double probability);
+
+}  // namespace reference
 
 }  // namespace vlmtrain::kernels
