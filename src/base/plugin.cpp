@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "vlmtrain/base/program.h"
+
 namespace vlmtrain {
 
 namespace {
@@ -12,7 +14,7 @@ namespace {
 /// Returns null and sets `problem` if no candidate can be loaded.
 void* open_plugin_library(const char* name, std::string& problem) {
   std::error_code error;
-  const auto program_folder = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  const auto program_folder = get_program_folder();
   for (const auto& candidate :
        {program_folder / name, program_folder.parent_path() / name, std::filesystem::path(name)}) {
     if (candidate.has_parent_path() && !std::filesystem::exists(candidate, error)) continue;

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/program.h"
 
 namespace vlmtrain {
 
@@ -73,6 +74,7 @@ std::string get_host_name() {
 }
 
 std::vector<std::string> read_process_arguments() {
+  if (!get_set_program_arguments().empty()) return get_set_program_arguments();
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> arguments;
   for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);
@@ -104,7 +106,7 @@ std::vector<std::string> make_environment(const std::map<std::string, std::strin
 
 void restart_program() {
   std::vector<std::string> arguments = read_process_arguments();
-  execv("/proc/self/exe", make_null_terminated_array(arguments).data());
+  execv(get_program_path().c_str(), make_null_terminated_array(arguments).data());
 }
 
 std::string SubprocessResult::describe_exit() const {

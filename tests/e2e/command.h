@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -23,6 +24,8 @@
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "e2e/forked_command.h"
 
 namespace vlmtrain::e2e {
 
@@ -53,23 +56,29 @@ struct Result {
   std::string err;
 };
 
-/// A running vlmtrain with one thread; killed with the object unless somebody waits for it.
+/// A running command with one thread; killed with the object unless somebody waits for it.
 class Process {
  public:
-  /// `file_bytes`: largest size of a file that it may write (ulimit -f); 0: no limit.
+  /// `file_bytes`: largest size of a file that it may write (ulimit -f); 0: no limit. Without a
+  /// `program`, vlmtrain runs in a forked copy of this process where that is possible
+  /// (e2e/forked_command.h). Its output is in stdout.txt and stderr.txt of the folder, with
+  /// `stream_suffix` before the dot.
   Process(const std::filesystem::path& folder, const std::vector<std::string>& arguments, rlim_t file_bytes = 0,
-          const std::string& program = VLMTRAIN_BINARY)
-      : out_(folder / "stdout.txt"), err_(folder / "stderr.txt") {
-    std::vector<std::string> command_line{program};
+          const std::string& program = "", const std::string& stream_suffix = "")
+      : out_(folder / ("stdout" + stream_suffix + ".txt")), err_(folder / ("stderr" + stream_suffix + ".txt")) {
+    const bool is_forked = program.empty() && can_fork_commands();
+    std::vector<std::string> command_line{program.empty() ? VLMTRAIN_BINARY : program};
     command_line.insert(command_line.end(), arguments.begin(), arguments.end());
     std::vector<char*> argv;
     for (auto& argument : command_line) argv.push_back(argument.data());
     argv.push_back(nullptr);
+    std::fflush(nullptr);  // the child would print a copy of buffered output again
     id_ = fork();
-    if (id_ == 0) {  // only async-signal-safe calls between fork and exec
+    if (id_ == 0) {
       const bool ready = chdir(folder.c_str()) == 0 && redirect(out_, STDOUT_FILENO) && redirect(err_, STDERR_FILENO);
       const rlimit limit{file_bytes, file_bytes};
       if (!ready || (file_bytes > 0 && setrlimit(RLIMIT_FSIZE, &limit) != 0)) _exit(126);
+      if (is_forked) run_forked_command(arguments);
       execv(argv[0], argv.data());
       _exit(127);
     }
@@ -131,7 +140,6 @@ class CommandTest : public testing::Test {
   static constexpr int kRecords = 11;
 
   void SetUp() override {
-    setenv("OMP_NUM_THREADS", "1", 1);
     setenv("VLMTRAIN_PAST_RUNS", "off", 1);
     std::string pattern = (std::filesystem::temp_directory_path() / "vlmtrain_e2e_XXXXXX").string();
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);

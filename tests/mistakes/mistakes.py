@@ -14,13 +14,15 @@ class Mistake:
     words: tuple = ()
     prepare: Optional[Callable] = None  # called with the folder; may return commands to run first
     environment: dict = field(default_factory=dict)
+    starts_program: bool = False  # instead of running in a forked process
 
 
 MISTAKES = []
 
 
-def add(what, command, code, *words, prepare=None, environment=None):
-    MISTAKES.append(Mistake(what, command if isinstance(command, list) else command.split(), code, words, prepare, environment or {}))
+def add(what, command, code, *words, prepare=None, environment=None, starts_program=False):
+    command = command if isinstance(command, list) else command.split()
+    MISTAKES.append(Mistake(what, command, code, words, prepare, environment or {}, starts_program))
 
 
 def has_driver():
@@ -213,4 +215,5 @@ add("a web page with the name of an image", TRAIN, 4, "sample r0: images/0.png: 
 add("HEIC of a telephone", TRAIN, 4, "a damaged or truncated HEIC", prepare=lambda folder: (folder / "images/0.png").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic") and None)
 add("an image from the web", TRAIN, 4, "save the image and give its path", prepare=record(image="https://example.com/a.png"))
 add("every sample longer than `data.max_length`", TRAIN + " data.max_length=8", 4, "8 of 8 samples", "raise it")
-add("less memory than the model takes", TRAIN + " memory.limit_gb=0.1", 3, "memory.limit_gb=")
+# The answer has the memory of the program itself.
+add("less memory than the model takes", TRAIN + " memory.limit_gb=0.1", 3, "memory.limit_gb=", starts_program=True)

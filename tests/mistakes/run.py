@@ -1,21 +1,22 @@
 """Makes a newcomer's mistakes, one command each, and holds what vlmtrain answers to what helps.
 
-    python3 tests/mistakes/run.py build/release/vlmtrain             # exit 1 where an answer is not as expected
-    python3 tests/mistakes/run.py build/release/vlmtrain --table     # and writes docs/mistakes.md
+    python3 tests/mistakes/run.py build/release/vlmtrain build/release/tests/e2e_tests             # exit 1 where an answer is not as expected
+    python3 tests/mistakes/run.py build/release/vlmtrain build/release/tests/e2e_tests --table     # and writes docs/mistakes.md
 
-Each mistake of mistakes.py says which exit code is right and which words the answer has to have. The standard library only.
+Each mistake of mistakes.py says which exit code is right and which words the answer has to have. Commands run in forked copies of
+the second program, which has LibTorch loaded; a mistake with starts_program starts the first. The standard library only.
 """
 
 import argparse
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mistakes import MISTAKES
@@ -60,18 +61,47 @@ def make_workplace(folder, model):
     (folder / "train.yaml").write_text(CONFIG)
 
 
-def answer(mistake, binary, model):
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("VLMTRAIN_", "SLURM_", "CUDA_"))}
-    environment["VLMTRAIN_PAST_RUNS"] = "off"
+class Commands:
+    """Runs commands in forked copies of a server (tests/e2e/main_test.cpp), or starts the program."""
+
+    def __init__(self, binary, server):
+        self.binary = binary
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("VLMTRAIN_", "SLURM_", "CUDA_"))}
+        self.environment |= {"VLMTRAIN_PAST_RUNS": "off", "OMP_NUM_THREADS": "1"}
+        self.server = subprocess.Popen([server, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment)
+        signal.signal(signal.SIGALRM, lambda *_: sys.exit(f"a command takes more than {SECONDS} s"))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.kill()
+        self.server.communicate()
+
+    def run(self, folder, command, environment={}, starts_program=False):
+        """Returns exit code, stderr and stdout."""
+        signal.alarm(SECONDS)
+        if starts_program:
+            done = subprocess.run([self.binary, *command], cwd=folder, capture_output=True, text=True, env=self.environment | environment,
+                                  stdin=subprocess.DEVNULL)
+            return done.returncode, done.stderr, done.stdout
+        request = {"folder": str(folder), "arguments": command, "environment": environment}
+        self.server.stdin.write(json.dumps(request) + "\n")
+        self.server.stdin.flush()
+        return int(self.server.stdout.readline()), (folder / "stderr.txt").read_text(), (folder / "stdout.txt").read_text()
+
+
+def answer(mistake, commands, model):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         make_workplace(folder, model)
         before = mistake.prepare(folder) if mistake.prepare else None
         for command in before or []:
-            subprocess.run([binary, *command], cwd=folder, check=True, capture_output=True, timeout=SECONDS, env=environment)
-        done = subprocess.run([binary, *mistake.command], cwd=folder, capture_output=True, text=True, timeout=SECONDS,
-                              env=environment | mistake.environment, stdin=subprocess.DEVNULL)
-        return done.returncode, (done.stderr + done.stdout).replace(name, ".")
+            code, stderr, _ = commands.run(folder, command)
+            if code != 0:
+                sys.exit(f"{mistake.what}: {command}: exit {code}: {stderr}")
+        code, stderr, stdout = commands.run(folder, mistake.command, mistake.environment, mistake.starts_program)
+        return code, (stderr + stdout).replace(name, ".")
 
 
 def without_log(text):
@@ -107,18 +137,18 @@ What users of other trainers report of vision-language models, and the tests tha
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("binary", type=Path)
+    parser.add_argument("binary", type=Path, help="vlmtrain")
+    parser.add_argument("server", type=Path, help="e2e_tests")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--only", default="", help="mistakes whose description has this in it")
     parser.add_argument("--show", action="store_true", help="print every answer")
     arguments = parser.parse_args()
-    binary = arguments.binary.resolve()
     mistakes = [mistake for mistake in MISTAKES if arguments.only in mistake.what]
-    with tempfile.TemporaryDirectory() as name:
-        model = Path(name) / "model"
-        subprocess.run([binary, "init", "--preset", "smolvlm-tiny", "--out", model], check=True, capture_output=True)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            answers = list(pool.map(lambda mistake: answer(mistake, binary, model), mistakes))
+    with tempfile.TemporaryDirectory() as name, Commands(arguments.binary.resolve(), arguments.server.resolve()) as commands:
+        code, stderr, _ = commands.run(Path(name), ["init", "--preset", "smolvlm-tiny", "--out", "model"])
+        if code != 0:
+            sys.exit(stderr)
+        answers = [answer(mistake, commands, Path(name) / "model") for mistake in mistakes]
     failed = 0
     for mistake, (code, text) in zip(mistakes, answers):
         problems = find_problems(mistake, code, text)

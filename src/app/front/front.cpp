@@ -11,6 +11,7 @@
 #include "app/arguments/command_line.h"
 #include "app/commands/commands.h"
 #include "app/process/process_setup.h"
+#include "vlmtrain/base/program.h"
 #include "vlmtrain/planner/spawned_child.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/stop_request.h"
@@ -52,8 +53,7 @@ ExitCode run_list_options(const OptionsArguments& arguments) {
 }
 
 std::filesystem::path find_core_program() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / kCoreProgramName;
+  return get_program_folder() / kCoreProgramName;
 }
 
 /// Returns whether the command certainly needs dry runs. `plan` without a named GPU does not need
@@ -63,19 +63,9 @@ bool needs_dry_run(const CommandLine& command_line) {
   return command_line.command() == "plan" && (!plan.gpu.empty() || plan.gpu_gigabytes);
 }
 
-/// Replaces this process by the core program. Throws UserError (kFailed) if that fails.
-[[noreturn]] void exec_core(const std::filesystem::path& core_program, char** argv) {
-  execv(core_program.c_str(), argv);
-  throw run_error(
-      "{}: cannot be started: {}; it must be in the folder of vlmtrain: build both (cmake --build --preset release), "
-      "or "
-      "copy it there",
-      core_program.string(), std::strerror(errno));
-}
-
 }  // namespace
 
-int run_front_end(const std::vector<std::string>& arguments, char** argv) {
+int run_front_end(const std::vector<std::string>& arguments, const std::function<int()>& run_core) {
   reopen_closed_streams();
   std::signal(SIGXFSZ, SIG_IGN);  // as in run_program(): writing fails with a message
   CommandLine command_line;
@@ -87,14 +77,23 @@ int run_front_end(const std::vector<std::string>& arguments, char** argv) {
     if (command_line.command() == "options")
       return static_cast<int>(run_list_options(command_line.arguments().options));
     check_command_config(command_line);
-    const auto core_program = find_core_program();
     set_openmp_wait_policy();  // OpenMP reads it when the core is loaded
     // The dry-run process loads its libraries while the core loads its own.
-    if (needs_dry_run(command_line)) planner::prestart_dry_run_process(core_program);
-    exec_core(core_program, argv);
+    if (needs_dry_run(command_line)) planner::prestart_dry_run_process(find_core_program());
+    return run_core();
   } catch (const UserError& error) {
     return static_cast<int>(report_user_error(error));
   }
+}
+
+void exec_core(char** argv) {
+  const auto core_program = find_core_program();
+  execv(core_program.c_str(), argv);
+  throw run_error(
+      "{}: cannot be started: {}; it must be in the folder of vlmtrain: build both (cmake --build --preset release), "
+      "or "
+      "copy it there",
+      core_program.string(), std::strerror(errno));
 }
 
 }  // namespace vlmtrain::app

@@ -27,6 +27,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/process.h"
+#include "vlmtrain/base/program.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/train/stop_request.h"
@@ -140,8 +141,8 @@ class LocalRankProcesses {
     posix_spawnattr_setflags(&spawn_attributes, POSIX_SPAWN_SETSIGMASK);
     pid_t pid = 0;
     const int error =
-        posix_spawn(&pid, "/proc/self/exe", nullptr, &spawn_attributes, make_null_terminated_array(arguments).data(),
-                    make_null_terminated_array(environment).data());
+        posix_spawn(&pid, get_program_path().c_str(), nullptr, &spawn_attributes,
+                    make_null_terminated_array(arguments).data(), make_null_terminated_array(environment).data());
     posix_spawnattr_destroy(&spawn_attributes);
     if (error != 0) {
       signal_all_ranks(SIGKILL);

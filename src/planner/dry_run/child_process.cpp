@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/program.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/host_memory.h"
@@ -51,7 +52,7 @@ void write_json_line(std::FILE* file, const nlohmann::json& json) {
 ChildProcess::ChildProcess(const VirtualGpu& gpu, size_t num_workers) {
   check_address_space();
   const auto inherited_child = take_inherited_child();
-  const SpawnedChild child = inherited_child ? *inherited_child : spawn_child("/proc/self/exe", num_workers);
+  const SpawnedChild child = inherited_child ? *inherited_child : spawn_child(get_program_path(), num_workers);
   child_pid_ = child.pid;
   for (const int connection : child.worker_fds) connections_.emplace_back(fdopen(connection, "r"), std::fclose);
   send({{"gpu", make_gpu_environment(gpu)}});

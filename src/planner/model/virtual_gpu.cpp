@@ -14,6 +14,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/process.h"
+#include "vlmtrain/base/program.h"
 #include "vlmtrain/memory/libtorch_env.h"
 #include "vlmtrain/vgpu/interface.h"
 
@@ -46,7 +47,7 @@ std::optional<std::string> find_missing_library(const std::filesystem::path& fol
 /// Returns the folder of the stub libraries: next to the program in a build, or in lib/ of an
 /// installation. Throws UserError (kFailed) if there is none.
 std::filesystem::path find_stub_library_folder() {
-  const auto program_folder = std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  const auto program_folder = get_program_folder();
   const std::array candidate_folders{program_folder / "vgpu", program_folder.parent_path() / "vgpu",
                                      program_folder.parent_path() / "lib" / "vlmtrain" / "vgpu"};
   for (const auto& folder : candidate_folders) {

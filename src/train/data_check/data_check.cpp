@@ -14,6 +14,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/program.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/bad_samples.h"
 #include "vlmtrain/data/order/sample_order.h"
@@ -75,7 +76,7 @@ constexpr int64_t kNumPlanningSamples = 512;
 std::string make_data_check_cache_key(const std::filesystem::path& model, const models::ProcessorSettings& settings) {
   ContentHash program_hash;
   std::error_code error;
-  const std::filesystem::path file = "/proc/self/exe";
+  const auto file = get_program_path();
   program_hash.add(static_cast<uint64_t>(std::filesystem::file_size(file, error)));
   program_hash.add(static_cast<uint64_t>(std::filesystem::last_write_time(file, error).time_since_epoch().count()));
   return models::compute_sample_shape_key(model, settings) + program_hash.to_hex();
