@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "e2e/command.h"
 
@@ -21,6 +22,12 @@ class HostTest : public CommandTest {
       }
     }
     CommandTest::TearDown();
+  }
+
+  /// Starts the program if a variable is set, because libraries read some of them when they are
+  /// loaded.
+  Result run(const std::vector<std::string>& arguments) const {
+    return Process(folder(), arguments, 0, old_state_.empty() ? "" : VLMTRAIN_BINARY).wait();
   }
 
   /// Sets a variable until the test's end.

@@ -30,6 +30,7 @@ class RanksTest : public CommandTest {
     return all;
   }
 
+  /// Runs the ranks by vlmtrain's launcher.
   Result train_on_ranks(int ranks, const Settings& overrides) const {
     auto arguments = train_arguments(overrides);
     arguments.insert(arguments.end(), {"--nproc-per-node", std::to_string(ranks)});
@@ -44,11 +45,17 @@ class RanksTest : public CommandTest {
     return count;
   }
 
+  /// Runs the ranks without a launcher, which would load LibTorch once per rank.
   void expect_training_on_ranks(int ranks, const Settings& overrides) const {
-    const Result result = train_on_ranks(ranks, overrides);
-    ASSERT_EQ(result.exit_code, 0) << result.err;
-    EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("prefetching is limited"))) << "there is room for them";
-    EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("planning failed")));
+    const int64_t port = distributed::free_port();
+    std::vector<std::unique_ptr<Process>> processes;
+    for (int rank = 0; rank < ranks; ++rank) processes.push_back(start_rank(rank, port, overrides, ranks));
+    for (const auto& process : processes) {
+      const Result result = process->wait();
+      ASSERT_EQ(result.exit_code, 0) << result.err;
+      EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("prefetching is limited"))) << "there is room for them";
+      EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("planning failed")));
+    }
   }
 
   /// Compares losses, norms, samples and counts of one process with those of several.
@@ -75,21 +82,14 @@ class RanksTest : public CommandTest {
     EXPECT_EQ(json_file(several + "/ledger.json"), json_file(single + "/ledger.json"));
   }
 
-  /// Starts one of two ranks without the launcher.
-  std::unique_ptr<Process> start_rank(int rank, int64_t port, const Settings& overrides) const {
-    setenv("WORLD_SIZE", "2", 1);
+  /// Starts a rank without the launcher.
+  std::unique_ptr<Process> start_rank(int rank, int64_t port, const Settings& overrides, int world_size = 2) const {
+    setenv("WORLD_SIZE", std::to_string(world_size).c_str(), 1);
     setenv("RANK", std::to_string(rank).c_str(), 1);
     setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
     setenv("MASTER_ADDR", "127.0.0.1", 1);
     setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
-    const auto rank_folder = folder() / ("streams-" + std::to_string(rank));
-    std::filesystem::create_directories(rank_folder);
-    auto absolute = train_arguments(overrides);
-    for (const char* name : {"train.yaml", "train.json", "images"}) {
-      if (!std::filesystem::exists(rank_folder / name))
-        std::filesystem::create_symlink(folder() / name, rank_folder / name);
-    }
-    auto process = std::make_unique<Process>(rank_folder, absolute);
+    auto process = std::make_unique<Process>(folder(), train_arguments(overrides), 0, "", "-" + std::to_string(rank));
     for (const char* name : {"WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"}) unsetenv(name);
     return process;
   }
@@ -97,7 +97,7 @@ class RanksTest : public CommandTest {
   /// Starts two ranks of a long run in the folder run, and returns after some steps.
   std::pair<std::unique_ptr<Process>, std::unique_ptr<Process>> start_two_that_train() const {
     const int64_t port = distributed::free_port();
-    const auto endless = settings((folder() / "run").string(), {"training.max_steps=100000"});
+    const auto endless = settings("run", {"training.max_steps=100000"});
     auto first = start_rank(0, port, endless), second = start_rank(1, port, endless);
     wait_until(*first, [&] {
       return std::filesystem::exists(folder() / "run/metrics.jsonl") && step_lines("run/metrics.jsonl").size() > 3;

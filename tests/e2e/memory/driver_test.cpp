@@ -12,8 +12,10 @@ using testing::Not;
 
 class DriverTest : public HostTest {
  protected:
+  /// Trains without a look-ahead, which would load LibTorch once more.
   Result train_on_device(const std::string& device, const std::vector<std::string>& overrides) const {
-    std::vector<std::string> arguments{"--config", "train.yaml", "--device", device, "training.max_steps=2"};
+    std::vector<std::string> arguments{"--config", "train.yaml",           "--device",
+                                       device,     "training.max_steps=2", "memory.look_ahead=false"};
     arguments.insert(arguments.end(), overrides.begin(), overrides.end());
     return run(arguments);
   }
@@ -239,7 +241,7 @@ TEST_F(DriverTest, PlansForMigDevices) {
 TEST_F(DriverTest, CountsAGrowingContext) {
   set("VLMTRAIN_VGPU_MODULE_BYTES", "20000000");
   set("VLMTRAIN_VGPU_MODULE_SECONDS", "0.02");
-  const Result result = train_on_device("virtual:rtx4090", {"training.max_steps=4"});
+  const Result result = train_on_device("virtual:rtx4090", {"training.max_steps=4", "memory.look_ahead=true"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto plan = json_file(std::string(kVirtualRun) + "plan.json");
   const auto used = plan["measured"]["device_used_bytes"].get<int64_t>();

@@ -35,18 +35,24 @@ class LookAheadTest : public CommandTest {
     return {"training.global_batch_size=44", "training.micro_batch_size=" + micro_batch_size, "memory.recompute=none"};
   }
 
+  /// Returns the memory of the plan that a run with these settings makes.
+  nlohmann::ordered_json plan_memory(const std::vector<std::string>& settings) const {
+    std::vector<std::string> all{"plan",  "--config", "train.yaml", "--gpu", "rtx4090", "memory.mode=aggressive",
+                                 "--json"};
+    all.insert(all.end(), settings.begin(), settings.end());
+    const Result result = run(all);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::ordered_json::parse(result.out)["memory"];
+  }
+
   /// Returns a memory.limit_gb between the needs of micro-batches of 1 and of 44 samples.
   std::string compute_middle_limit() const {
     std::vector<double> needed;
     int64_t context = 0;
     for (const char* size : {"1", "44"}) {
-      auto settings = large_batch(size);
-      settings.emplace_back("training.max_steps=1");
-      const Result result = train_on_test_gpu(settings);
-      EXPECT_EQ(result.exit_code, 0) << result.err;
-      needed.push_back(plan()["memory"]["reserved_peak_bytes"].get<double>());
-      context = plan()["memory"]["context_bytes"];
-      std::filesystem::remove_all(folder() / "run");
+      const auto memory = plan_memory(large_batch(size));
+      needed.push_back(memory["reserved_peak_bytes"].get<double>());
+      context = memory["context_bytes"];
     }
     constexpr double kShareOfAggressive = 0.98;
     const double limit = needed[0] + 0.6 * (needed[1] - needed[0]);
@@ -271,10 +277,9 @@ TEST_F(LookAheadTest, ResynchronizesAfterADroppedSample) {
 /// run continues. After enough successful steps the limit is restored.
 TEST_F(LookAheadTest, TriesAStepThatIsForecastNotToFit) {
   std::vector<std::string> settings{"training.micro_batch_size=1", "memory.recompute=none", "training.max_steps=40"};
-  ASSERT_EQ(train_on_test_gpu(settings).exit_code, 0);
-  const auto needed = plan()["memory"]["reserved_peak_bytes"].get<double>();
-  const auto context = plan()["memory"]["context_bytes"].get<double>();
-  std::filesystem::remove_all(folder() / "run");
+  const auto memory = plan_memory(settings);
+  const auto needed = memory["reserved_peak_bytes"].get<double>();
+  const auto context = memory["context_bytes"].get<double>();
 
   const EnvironmentSetting fault("VLMTRAIN_VGPU_FAIL", std::string(kForwardLaunch) + ":10");
   constexpr double kHeadroomFactor = 1.02;
@@ -329,7 +334,7 @@ std::optional<pid_t> find_look_ahead_process(const std::filesystem::path& run_fo
 
 TEST_F(LookAheadTest, ContinuesWithoutADeadLookAhead) {
   Process process(folder(),
-                  arguments({"training.max_steps=200", "training.global_batch_size=8", "training.micro_batch_size=2"}));
+                  arguments({"training.max_steps=80", "training.global_batch_size=8", "training.micro_batch_size=2"}));
   std::optional<pid_t> look_ahead;
   wait_until(process, [&] {
     look_ahead = find_look_ahead_process(folder() / "run/virtual-rtx4090");
@@ -339,7 +344,7 @@ TEST_F(LookAheadTest, ContinuesWithoutADeadLookAhead) {
   kill(*look_ahead, SIGKILL);
   const Result result = process.wait();
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(steps().size(), 200U);
+  EXPECT_EQ(steps().size(), 80U);
   EXPECT_THAT(result.err, HasSubstr("training continues without it"));
 }
 

@@ -29,7 +29,9 @@ class OldRunsTest : public HostTest, public testing::WithParamInterface<std::str
   }
   std::filesystem::path run_folder() const { return folder() / GetParam(); }
 
-  Result run(const std::vector<std::string>& arguments) const { return Process(run_folder(), arguments).wait(); }
+  Result run(const std::vector<std::string>& arguments) const {
+    return Process(run_folder(), arguments, 0, VLMTRAIN_BINARY).wait();
+  }
 
   Result resume() const {
     std::vector<std::string> arguments{"--config", "train.yaml", "--device", "cpu"};

@@ -133,7 +133,7 @@ TEST_F(TasksTest, PcGradStaysWithinThePlan) {
   const auto train_on_test_gpu = [this](const std::string& dir, std::vector<std::string> settings) {
     std::vector<std::string> arguments{"--config", "train.yaml", "--device", "virtual:rtx4090"};
     settings.insert(settings.end(), {"training.precision=bf16", "training.global_batch_size=11",
-                                     "memory.recompute=none", "output.dir=" + dir});
+                                     "memory.recompute=none", "memory.look_ahead=false", "output.dir=" + dir});
     arguments.insert(arguments.end(), settings.begin(), settings.end());
     const Result result = run(arguments);
     EXPECT_EQ(result.exit_code, 0) << result.err;
