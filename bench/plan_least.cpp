@@ -23,7 +23,7 @@
 #include <iterator>
 #include <string>
 
-#include "app/arguments/arguments.h"
+#include "app/arguments/command_line.h"
 #include "app/plan_samples/plan_request.h"
 #include "app/process/model_folder.h"
 #include "planner/search/config_search.h"
@@ -210,12 +210,10 @@ Arguments make_random_job(Random& random, const std::filesystem::path& folder, i
 }
 
 app::PlanArguments parse_arguments(Arguments arguments) {
-  app::PlanArguments parsed_arguments;
-  CLI::App command;
-  app::declare_arguments(command, parsed_arguments);
-  std::reverse(arguments.begin(), arguments.end());  // in the order that CLI11 needs
-  command.parse(arguments);
-  return parsed_arguments;
+  arguments.insert(arguments.begin(), "plan");
+  app::CommandLine command_line;
+  VLMTRAIN_CHECK(!command_line.parse(std::move(arguments)), "invalid arguments");
+  return command_line.arguments().plan;
 }
 
 // -- Checks of a plan that does not fit.

@@ -1,17 +1,15 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "vlmtrain/engine/generation/generate.h"
+#include "vlmtrain/engine/settings/sampling_settings.h"
 
 namespace vlmtrain::app {
 
-// The arguments of each command. arguments.cpp has the flag or positional argument of each field
+// The arguments of each command. declare_arguments.cpp has the flag or positional argument of each field
 // and its description, as in `vlmtrain COMMAND --help`. Fields of optional flags without a value
 // here are empty if the flag is not given. Fields named `config` are paths of YAML files.
 // `overrides` has entries key=value, which replace values of the file.
@@ -38,10 +36,6 @@ struct SampleFlags {
   }
 };
 
-/// Adds the flags to `command` and binds them to `arguments`, which must outlive it. The last value
-/// of a repeated flag counts.
-void declare_sample_flags(CLI::App& command, SampleFlags& arguments);
-
 /// The arguments of `vlmtrain train`.
 struct TrainArguments {
   std::string config;
@@ -51,9 +45,6 @@ struct TrainArguments {
   bool quiet = false;
   int64_t nproc_per_node = 1;
 };
-
-/// Binds the command's options to `arguments`, which must outlive it.
-void declare_arguments(CLI::App& command, TrainArguments& arguments);
 
 /// LoRA rank of `--finetune lora` without lora.rank: the rank that messages and docs/lora.md
 /// suggest.
@@ -78,15 +69,15 @@ struct PlanArguments {
 
   /// Returns `flag_overrides`, then `overrides`: the order in which they apply. The last value of a
   /// key counts.
-  std::vector<std::string> collect_overrides() const;
+  std::vector<std::string> collect_overrides() const {
+    auto all_overrides = flag_overrides;
+    all_overrides.insert(all_overrides.end(), overrides.begin(), overrides.end());
+    return all_overrides;
+  }
 
   /// Returns whether flags, not a data set, describe the samples.
   bool has_sample_flags() const { return samples.has_any_flag(); }
 };
-
-/// Binds the command's options to `arguments`, which must outlive it. The last value of a
-/// repeated flag counts.
-void declare_arguments(CLI::App& command, PlanArguments& arguments);
 
 /// The arguments of `vlmtrain inspect`.
 struct InspectArguments {
@@ -101,9 +92,6 @@ struct InspectArguments {
   bool json = false;
 };
 
-/// Binds the command's options to `arguments`, which must outlive it.
-void declare_arguments(CLI::App& command, InspectArguments& arguments);
-
 /// The arguments of `vlmtrain doctor`.
 struct DoctorArguments {
   std::string config;
@@ -112,9 +100,6 @@ struct DoctorArguments {
   std::string device = "auto";
   bool json = false;
 };
-
-/// Binds the command's options to `arguments`, which must outlive it.
-void declare_arguments(CLI::App& command, DoctorArguments& arguments);
 
 /// The arguments of `vlmtrain init`.
 struct InitArguments {
@@ -131,9 +116,6 @@ struct InitArguments {
   bool json = false;
 };
 
-/// Binds the command's options to `arguments`, which must outlive it.
-void declare_arguments(CLI::App& command, InitArguments& arguments);
-
 /// The arguments of `vlmtrain eval`.
 struct EvalArguments {
   std::string config;
@@ -147,9 +129,6 @@ struct EvalArguments {
   std::string mask_output_dir;
   bool json = false;
 };
-
-/// Binds the command's options to `arguments`, which must outlive it.
-void declare_arguments(CLI::App& command, EvalArguments& arguments);
 
 /// The arguments of `vlmtrain generate`.
 struct GenerateArguments {
@@ -175,9 +154,6 @@ struct GenerateArguments {
   std::vector<std::string> data_settings;
 };
 
-/// Binds the command's options to `arguments`, which must outlive it.
-void declare_arguments(CLI::App& command, GenerateArguments& arguments);
-
 /// The arguments of `vlmtrain merge`.
 struct MergeArguments {
   std::string adapter;
@@ -187,23 +163,29 @@ struct MergeArguments {
   bool json = false;
 };
 
-/// Binds the command's options to `arguments`, which must outlive it.
-void declare_arguments(CLI::App& command, MergeArguments& arguments);
-
 /// The arguments of `vlmtrain options`.
 struct OptionsArguments {
   bool markdown = false;
 };
-
-/// Binds the command's options to `arguments`, which must outlive it.
-void declare_arguments(CLI::App& command, OptionsArguments& arguments);
 
 /// The arguments of `vlmtrain report`.
 struct ReportArguments {
   std::string folder;
 };
 
-/// Binds the command's options to `arguments`, which must outlive it.
-void declare_arguments(CLI::App& command, ReportArguments& arguments);
+/// The arguments of all commands. CommandLine::parse() sets those of the called command; the others
+/// keep their defaults.
+struct Arguments {
+  TrainArguments train;
+  PlanArguments plan;
+  InspectArguments inspect;
+  DoctorArguments doctor;
+  InitArguments init;
+  EvalArguments eval;
+  GenerateArguments generate;
+  MergeArguments merge;
+  OptionsArguments options;
+  ReportArguments report;
+};
 
 }  // namespace vlmtrain::app

@@ -1,5 +1,6 @@
 #include "app/arguments/command_line.h"
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "app/arguments/declare_arguments.h"
 #include "app/process/process_setup.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/base/printable.h"
@@ -248,17 +250,24 @@ void insert_default_command(std::vector<std::string>& arguments) {
 
 }  // namespace
 
-CommandLine::CommandLine() : app_("Fine-tunes vision-language models and plans its own memory.", "vlmtrain") {
-  app_.set_version_flag("--version", VLMTRAIN_VERSION);
-  app_.require_subcommand(1);
+CommandLine::CommandLine()
+    : app_(std::make_unique<CLI::App>("Fine-tunes vision-language models and plans its own memory.", "vlmtrain")) {
+  app_->set_version_flag("--version", VLMTRAIN_VERSION);
+  app_->require_subcommand(1);
   for (const auto& entry : kCommands) {
-    entry.declare_arguments(*app_.add_subcommand(entry.name, entry.description), arguments_);
+    entry.declare_arguments(*app_->add_subcommand(entry.name, entry.description), arguments_);
   }
+}
+
+CommandLine::~CommandLine() = default;
+
+const std::string& CommandLine::command() const {
+  return app_->get_subcommands().front()->get_name();
 }
 
 std::optional<ExitCode> CommandLine::parse(std::vector<std::string> arguments) {
   insert_default_command(arguments);
-  for (const CLI::App* const command : app_.get_subcommands(nullptr)) {
+  for (const CLI::App* const command : app_->get_subcommands(nullptr)) {
     if (arguments.empty() || command->get_name() != arguments.front()) continue;
     if (const auto error = replace_flag_aliases(*command, arguments)) {
       std::fprintf(stderr, "vlmtrain: error: %s\n", to_printable(*error).c_str());
@@ -267,14 +276,14 @@ std::optional<ExitCode> CommandLine::parse(std::vector<std::string> arguments) {
   }
   std::vector<std::string> reversed_arguments(arguments.rbegin(), arguments.rend());  // the order that CLI11 expects
   try {
-    app_.parse(reversed_arguments);
+    app_->parse(reversed_arguments);
   } catch (const CLI::Success& success) {  // --help or --version
     std::ostringstream out;
-    app_.exit(success, out, out);
+    app_->exit(success, out, out);
     std::fputs(out.str().c_str(), stdout);
     return flush_stdout(ExitCode::kSuccess);
   } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "vlmtrain: error: %s\n", to_printable(describe_usage_error(app_, error, arguments)).c_str());
+    std::fprintf(stderr, "vlmtrain: error: %s\n", to_printable(describe_usage_error(*app_, error, arguments)).c_str());
     return ExitCode::kUsage;
   }
   return std::nullopt;

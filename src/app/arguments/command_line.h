@@ -1,7 +1,6 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,28 +8,18 @@
 #include "app/arguments/arguments.h"
 #include "vlmtrain/base/error.h"
 
-namespace vlmtrain::app {
+namespace CLI {
+class App;
+}  // namespace CLI
 
-/// The arguments of all commands. CommandLine::parse() sets those of the called command; the others
-/// keep their defaults.
-struct Arguments {
-  TrainArguments train;
-  PlanArguments plan;
-  InspectArguments inspect;
-  DoctorArguments doctor;
-  InitArguments init;
-  EvalArguments eval;
-  GenerateArguments generate;
-  MergeArguments merge;
-  OptionsArguments options;
-  ReportArguments report;
-};
+namespace vlmtrain::app {
 
 /// The parser of the program's command line. Does not use LibTorch, so that help and errors need
 /// not wait until it is loaded (docs/architecture.md).
 class CommandLine {
  public:
   CommandLine();
+  ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
@@ -40,11 +29,11 @@ class CommandLine {
   std::optional<ExitCode> parse(std::vector<std::string> arguments);
 
   /// Returns the called command, for example "train". REQUIRES: parse() returned nothing.
-  const std::string& command() const { return app_.get_subcommands().front()->get_name(); }
+  const std::string& command() const;
   const Arguments& arguments() const { return arguments_; }
 
  private:
-  CLI::App app_;
+  std::unique_ptr<CLI::App> app_;
   Arguments arguments_;
 };
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/ScalarType.h>
-
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -25,18 +23,10 @@ std::vector<ImageMixComponent> parse_image_mix(const std::string& text);
 /// 99999. Returns {x, y, z}, or nothing for empty text. Throws UserError (kUsage) for invalid text.
 std::optional<std::array<int64_t, 3>> parse_volume_size(const std::string& text);
 
-/// Returns the names of data types that --dtype accepts.
+/// Returns the names of data types that --dtype accepts (parse_weight_dtype() in app/process/device.h).
 inline const std::vector<std::string>& list_weight_dtype_names() {
   static const std::vector<std::string> names{"float32", "bfloat16", "float16", "fp32", "bf16", "fp16"};
   return names;
-}
-
-/// Returns the data type with one of the names above; nothing for another word.
-inline std::optional<at::ScalarType> parse_weight_dtype(const std::string& name) {
-  if (name == "float32" || name == "fp32") return at::kFloat;
-  if (name == "bfloat16" || name == "bf16") return at::kBFloat16;
-  if (name == "float16" || name == "fp16") return at::kHalf;
-  return std::nullopt;
 }
 
 }  // namespace vlmtrain::app

@@ -5,6 +5,7 @@
 
 #include "app/arguments/flag_values.h"
 #include "app/commands/commands.h"
+#include "app/process/device.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "app/arguments/flag_values.h"
 #include "app/commands/commands.h"
+#include "app/process/device.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"

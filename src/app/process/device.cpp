@@ -39,6 +39,13 @@ at::Device open_device(const std::string& device) {
   return memory::open_device(device);
 }
 
+std::optional<at::ScalarType> parse_weight_dtype(const std::string& name) {
+  if (name == "float32" || name == "fp32") return at::kFloat;
+  if (name == "bfloat16" || name == "bf16") return at::kBFloat16;
+  if (name == "float16" || name == "fp16") return at::kHalf;
+  return std::nullopt;
+}
+
 void generate_or_explain_oom(int64_t max_new_tokens, const std::function<void()>& generate) {
   try {
     generate();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
 #include <cstdint>
 #include <functional>
@@ -25,6 +26,10 @@ std::string choose_rank_device(const std::string& device, const distributed::Lau
 /// process that is on a virtual GPU. Throws UserError (kUsage) for a virtual GPU in another
 /// process, and for a real GPU in a process with the stub libraries of the virtual GPU.
 at::Device open_device(const std::string& device);
+
+/// Returns the data type with a name of list_weight_dtype_names() (app/arguments/flag_values.h);
+/// nothing for another word.
+std::optional<at::ScalarType> parse_weight_dtype(const std::string& name);
 
 /// Calls `generate`, which generates up to `max_new_tokens` tokens. If memory runs out, throws
 /// UserError (kDoesNotFit) with a message about --max-new-tokens. Passes on other exceptions.

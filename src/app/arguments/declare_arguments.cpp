@@ -1,5 +1,6 @@
-#include "app/arguments/arguments.h"
+#include "app/arguments/declare_arguments.h"
 
+#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -36,8 +37,7 @@ CLI::Validator make_non_negative_check() {
           ""};
 }
 
-}  // namespace
-
+/// Adds the flags that describe samples. The last value of a repeated flag counts.
 void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
   const auto add_flag = [&](const char* flag, auto& value, const std::string& description) {
     return command.add_option(flag, value, description)->take_last();
@@ -61,25 +61,6 @@ void declare_sample_flags(CLI::App& command, SampleFlags& arguments) {
   add_flag("--answer-tokens", arguments.num_answer_tokens, "label tokens among these [64]");
 }
 
-void declare_arguments(CLI::App& command, TrainArguments& arguments) {
-  command.add_option("--config", arguments.config, "YAML file (docs/config.md)")->required();
-  command.add_option("overrides", arguments.overrides,
-                     fmt::format("key=value, such as {}=100", keys::training::kMaxSteps));
-  command
-      .add_option("--device", arguments.device,
-                  "auto, cpu, cuda, cuda:N, or virtual:NAME for a dry run on a virtual GPU such as h100")
-      ->capture_default_str();
-  command
-      .add_option("--nproc-per-node", arguments.nproc_per_node,
-                  "number of ranks to start on this machine; torchrun and srun start ranks without this option")
-      ->check(CLI::Range(int64_t{1}, kMaxLocalRanks))
-      ->capture_default_str();
-  command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
-  command.add_flag("--quiet", arguments.quiet, "no progress, warnings only");
-}
-
-namespace {
-
 /// Adds a flag that sets the configuration key `key`, by an entry of `arguments.flag_overrides`.
 void add_config_key_flag(CLI::App& command, PlanArguments& arguments, const char* flag, std::string_view key,
                          const std::string& description) {
@@ -95,10 +76,21 @@ void add_config_key_flag(CLI::App& command, PlanArguments& arguments, const char
 
 }  // namespace
 
-std::vector<std::string> PlanArguments::collect_overrides() const {
-  auto all_overrides = flag_overrides;
-  all_overrides.insert(all_overrides.end(), overrides.begin(), overrides.end());
-  return all_overrides;
+void declare_arguments(CLI::App& command, TrainArguments& arguments) {
+  command.add_option("--config", arguments.config, "YAML file (docs/config.md)")->required();
+  command.add_option("overrides", arguments.overrides,
+                     fmt::format("key=value, such as {}=100", keys::training::kMaxSteps));
+  command
+      .add_option("--device", arguments.device,
+                  "auto, cpu, cuda, cuda:N, or virtual:NAME for a dry run on a virtual GPU such as h100")
+      ->capture_default_str();
+  command
+      .add_option("--nproc-per-node", arguments.nproc_per_node,
+                  "number of ranks to start on this machine; torchrun and srun start ranks without this option")
+      ->check(CLI::Range(int64_t{1}, kMaxLocalRanks))
+      ->capture_default_str();
+  command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
+  command.add_flag("--quiet", arguments.quiet, "no progress, warnings only");
 }
 
 void declare_arguments(CLI::App& command, PlanArguments& arguments) {
