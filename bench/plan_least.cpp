@@ -23,9 +23,9 @@
 #include <iterator>
 #include <string>
 
-#include "app/arguments/command_line.h"
 #include "app/plan_samples/plan_request.h"
 #include "app/process/model_folder.h"
+#include "app/settings/command_line.h"
 #include "planner/search/config_search.h"
 #include "planner/search/plan_evaluator.h"
 #include "random_jobs.h"

@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "app/arguments/command_line.h"
 #include "app/commands/commands.h"
 #include "app/process/process_control.h"
-#include "app/process/process_setup.h"
 #include "app/process/terminate_handler.h"
+#include "app/settings/command_line.h"
+#include "app/settings/process_setup.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"

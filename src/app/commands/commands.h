@@ -1,13 +1,13 @@
 #pragma once
 
-#include "app/arguments/arguments.h"
+#include "app/settings/arguments.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::app {
 
 // Each function runs the command of its name with parsed arguments, prints the result on stdout and
 // returns the exit code. Throws UserError. A function may execute the program again in this process
-// (app/process/process_setup.h), so it is called once, before other threads start.
+// (app/settings/process_setup.h), so it is called once, before other threads start.
 ExitCode train(const TrainArguments& arguments);
 ExitCode init(const InitArguments& arguments);
 ExitCode doctor(const DoctorArguments& arguments);

@@ -7,7 +7,7 @@
 #include "app/doctor/examination.h"
 #include "app/process/device.h"
 #include "app/process/model_folder.h"
-#include "app/process/process_setup.h"
+#include "app/settings/process_setup.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/io/json.h"

@@ -13,7 +13,7 @@
 #include "app/masks/mask_files.h"
 #include "app/process/device.h"
 #include "app/process/output.h"
-#include "app/process/process_setup.h"
+#include "app/settings/process_setup.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"

@@ -13,11 +13,11 @@
 #include <utility>
 #include <vector>
 
-#include "app/arguments/arguments.h"
 #include "app/commands/commands.h"
 #include "app/commands/generate_input.h"
 #include "app/masks/mask_files.h"
 #include "app/process/device.h"
+#include "app/settings/arguments.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "app/arguments/arguments.h"
+#include "app/settings/arguments.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"

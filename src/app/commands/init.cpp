@@ -3,9 +3,9 @@
 #include <optional>
 #include <string>
 
-#include "app/arguments/flag_values.h"
 #include "app/commands/commands.h"
 #include "app/process/device.h"
+#include "app/settings/flag_values.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"

@@ -8,7 +8,7 @@
 #include "app/commands/commands.h"
 #include "app/process/device.h"
 #include "app/process/process_control.h"
-#include "app/process/process_setup.h"
+#include "app/settings/process_setup.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"

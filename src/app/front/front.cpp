@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <system_error>
 
-#include "app/arguments/command_line.h"
 #include "app/commands/commands.h"
-#include "app/process/process_setup.h"
+#include "app/settings/command_line.h"
+#include "app/settings/process_setup.h"
 #include "vlmtrain/base/program.h"
 #include "vlmtrain/planner/spawned_child.h"
 #include "vlmtrain/train/config.h"

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "app/arguments/arguments.h"
 #include "app/process/model_folder.h"
+#include "app/settings/arguments.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/planner/target_gpu.h"
 #include "vlmtrain/train/config.h"

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <optional>
 
-#include "app/arguments/flag_values.h"
+#include "app/settings/flag_values.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"

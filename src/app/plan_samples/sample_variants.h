@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "app/arguments/arguments.h"
+#include "app/settings/arguments.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/train/config.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "train/options/options.h"
+#include "train/settings/options.h"
 #include "vlmtrain/base/printable.h"
 
 namespace vlmtrain::train {

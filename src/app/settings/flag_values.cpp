@@ -1,4 +1,4 @@
-#include "app/arguments/flag_values.h"
+#include "app/settings/flag_values.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "app/arguments/arguments.h"
+#include "app/settings/arguments.h"
 
 namespace CLI {
 class App;

@@ -1,4 +1,4 @@
-#include "app/arguments/declare_arguments.h"
+#include "app/settings/declare_arguments.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "app/arguments/flag_values.h"
+#include "app/settings/flag_values.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/models/checkpoint.h"

@@ -1,4 +1,5 @@
 #include "models/presets.h"
+
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::models {

@@ -1,4 +1,4 @@
-#include "app/process/process_setup.h"
+#include "app/settings/process_setup.h"
 
 #include <fcntl.h>
 #include <unistd.h>

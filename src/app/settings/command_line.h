@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/arguments/arguments.h"
+#include "app/settings/arguments.h"
 #include "vlmtrain/base/error.h"
 
 namespace CLI {

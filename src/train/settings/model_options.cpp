@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "train/options/options.h"
+#include "train/settings/options.h"
 
 namespace vlmtrain::train {
 

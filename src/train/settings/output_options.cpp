@@ -1,4 +1,4 @@
-#include "train/options/options.h"
+#include "train/settings/options.h"
 
 namespace vlmtrain::train {
 

@@ -1,4 +1,4 @@
-#include "app/arguments/command_line.h"
+#include "app/settings/command_line.h"
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -11,8 +11,8 @@
 #include <sstream>
 #include <string_view>
 
-#include "app/arguments/declare_arguments.h"
-#include "app/process/process_setup.h"
+#include "app/settings/declare_arguments.h"
+#include "app/settings/process_setup.h"
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/base/printable.h"
 #include "vlmtrain/train/config.h"
