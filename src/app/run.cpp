@@ -24,6 +24,7 @@
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/out_of_memory.h"
 #include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/report/run_report.h"
 
 namespace vlmtrain::app {
 
@@ -130,6 +131,13 @@ int run_program(std::vector<std::string> arguments) {
   CommandLine command_line;
   const auto exit_code = command_line.parse(std::move(arguments));
   return static_cast<int>(exit_code ? *exit_code : run_command(command_line));
+}
+
+ExitCode report(const ReportArguments& arguments) {
+  init_logging(/*quiet=*/false);
+  for (const std::string& problem : report::write_run_report(arguments.folder)) spdlog::warn("{}", problem);
+  spdlog::info("{}/report.html: written", arguments.folder);
+  return ExitCode::kSuccess;
 }
 
 ExitCode dry_run() {

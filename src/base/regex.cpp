@@ -20,12 +20,6 @@ std::string get_pcre2_message(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-struct CodeDeleter {
-  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
-};
-struct MatchContextDeleter {
-  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
-};
 struct MatchDataDeleter {
   void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
 };
@@ -33,8 +27,13 @@ struct MatchDataDeleter {
 }  // namespace
 
 struct Regex::Impl {
-  std::unique_ptr<pcre2_code, CodeDeleter> code;
-  std::unique_ptr<pcre2_match_context, MatchContextDeleter> limits;
+  struct Deleter {
+    void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+    void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+  };
+
+  std::unique_ptr<pcre2_code, Deleter> code;
+  std::unique_ptr<pcre2_match_context, Deleter> limits;
 };
 
 Regex::Regex(std::string_view expression, const RegexSettings& settings) {

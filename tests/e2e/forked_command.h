@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "app/front/front.h"
+#include "app/settings/front.h"
 #include "vlmtrain/app/run.h"
 #include "vlmtrain/base/program.h"
 

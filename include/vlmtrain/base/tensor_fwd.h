@@ -18,8 +18,8 @@ using c10::ScalarType;
 
 namespace vlmtrain {
 
-/// at::kByte and at::kFloat, for defaults in headers without LibTorch.
+/// at::kByte, at::kHalf, at::kFloat and at::kBFloat16, for sources without LibTorch.
 /// src/io/checkpoint/safetensors_header.cpp checks the values.
-inline constexpr at::ScalarType kByteType{0}, kFloatType{6};
+inline constexpr at::ScalarType kByteType{0}, kHalfType{5}, kFloatType{6}, kBFloat16Type{15};
 
 }  // namespace vlmtrain

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <initializer_list>
 #include <map>
@@ -26,13 +27,27 @@ enum class Metric : uint8_t {
 };
 
 /// Returns the metrics with their names in eval.metrics and in JSON, in the order of the enum.
-const std::vector<std::pair<std::string, Metric>>& get_metric_names();
+inline const std::vector<std::pair<std::string, Metric>>& get_metric_names() {
+  static const std::vector<std::pair<std::string, Metric>> names{{"anls", Metric::kAnls},
+                                                                 {"cer", Metric::kCer},
+                                                                 {"wer", Metric::kWer},
+                                                                 {"relaxed_accuracy", Metric::kRelaxedAccuracy},
+                                                                 {"multiple_choice", Metric::kMultipleChoice},
+                                                                 {"numeric", Metric::kNumeric},
+                                                                 {"box_iou", Metric::kBoxIou},
+                                                                 {"box_accuracy", Metric::kBoxAccuracy}};
+  return names;
+}
 
 /// Returns the metric's name, for example "anls". The reference stays valid.
-const std::string& to_string(Metric metric);
+inline const std::string& to_string(Metric metric) {
+  return std::ranges::find(get_metric_names(), metric, &std::pair<std::string, Metric>::second)->first;
+}
 
 /// Returns whether a lower value is better, as for error rates.
-bool is_lower_better(Metric metric);
+inline bool is_lower_better(Metric metric) {
+  return metric == Metric::kCer || metric == Metric::kWer;
+}
 
 /// The metrics of an evaluation, and their settings.
 struct MetricSettings {

@@ -15,7 +15,6 @@ ExitCode eval(const EvalArguments& arguments);
 ExitCode inspect(const InspectArguments& arguments);
 ExitCode generate(const GenerateArguments& arguments);
 ExitCode merge(const MergeArguments& arguments);
-ExitCode list_options(const OptionsArguments& arguments);
 ExitCode plan(const PlanArguments& arguments);
 ExitCode report(const ReportArguments& arguments);
 /// Serves the planner's dry runs: requests on stdin, answers on stdout (planner/dry_run_process.h).

@@ -1,3 +1,4 @@
+#include <c10/core/Device.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 

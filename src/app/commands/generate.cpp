@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <c10/core/Device.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 

@@ -49,7 +49,7 @@ void write_assembled_model(const InitArguments& arguments) {
 
 ExitCode init(const InitArguments& arguments) {
   init_logging(/*quiet=*/false);
-  const at::ScalarType dtype = parse_weight_dtype(arguments.dtype).value_or(at::kFloat);
+  const at::ScalarType dtype = parse_weight_dtype(arguments.dtype).value_or(kFloatType);
   if (arguments.volume_tower.empty() && (arguments.num_tower_heads || !arguments.volume_size.empty())) {
     const char* const flag = arguments.num_tower_heads ? "--tower-heads" : "--volume-size";
     if (!models::has_volume_tower(arguments.preset)) {

@@ -1,3 +1,5 @@
+#include <c10/core/Device.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <string>

@@ -1,5 +1,7 @@
 #include "app/masks/mask_files.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>

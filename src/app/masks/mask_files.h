@@ -1,12 +1,11 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/evaluation/evaluated_answer.h"
 #include "vlmtrain/io/records.h"

@@ -1,5 +1,7 @@
 #include "app/plan_samples/plan_request.h"
 
+#include <c10/core/Device.h>
+
 #include <cmath>
 #include <utility>
 

@@ -1,6 +1,7 @@
 #include "app/process/device.h"
 
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device.h"

@@ -1,13 +1,11 @@
 #pragma once
 
-#include <c10/core/Device.h>
-#include <c10/core/ScalarType.h>
-
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/planner/virtual_gpu.h"
 

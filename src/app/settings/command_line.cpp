@@ -294,4 +294,11 @@ ExitCode report_user_error(const UserError& error) {
   return error.code();
 }
 
+ExitCode list_options(const OptionsArguments& arguments) {
+  train::Config config;
+  const OptionTable table = train::declare_options(config);
+  fmt::print("{}", arguments.markdown ? table.to_markdown() : table.to_yaml());
+  return ExitCode::kSuccess;
+}
+
 }  // namespace vlmtrain::app

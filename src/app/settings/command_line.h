@@ -37,6 +37,9 @@ class CommandLine {
   Arguments arguments_;
 };
 
+/// Runs `vlmtrain options`: prints all keys of the configuration on stdout.
+ExitCode list_options(const OptionsArguments& arguments);
+
 /// Prints the error on stderr and returns its exit code.
 ExitCode report_user_error(const UserError& error);
 

@@ -25,7 +25,7 @@ bool set_openmp_wait_policy();
 
 /// Calls set_openmp_wait_policy() and, if it changed the environment, executes the program again,
 /// because OpenMP reads its settings before main(). Does nothing in a process that `vlmtrain` has
-/// executed (app/front/front.h), which has set them. Call it in commands that compute on the CPU,
+/// executed (src/app/front/main.cpp), which has set them. Call it in commands that compute on the CPU,
 /// before stdin or a pipe is read and before threads start.
 void restart_with_openmp_wait_policy();
 

@@ -1,6 +1,5 @@
 #include "vlmtrain/data/volume_options.h"
 
-#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +9,7 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::data {
 
@@ -167,7 +167,7 @@ void declare_options(OptionTable& table, VolumeOptions& options) {
             {.doc = "Maximum number of frames used per series.", .resume = ResumeRule::kFree, .unit = "frames"},
             between<int64_t>(1, 4096));
   table.add_enum(
-      keys::data::kVolumeDtype, options.dtype, {{"float32", at::kFloat}, {"float16", at::kHalf}},
+      keys::data::kVolumeDtype, options.dtype, {{"float32", kFloatType}, {"float16", kHalfType}},
       {.doc = "Data type in which volumes are stored until the model receives them. float16 halves their memory and "
               "the data copied to the device.",
        .resume = ResumeRule::kIfRequested});

@@ -1,9 +1,8 @@
 #include "vlmtrain/engine/settings/options.h"
 
-#include <c10/core/ScalarType.h>
-
 #include "engine/settings/enum_names.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/tensor_fwd.h"
 
 namespace vlmtrain::engine {
 
@@ -41,11 +40,11 @@ std::optional<Precision> parse_precision(std::string_view name) {
 at::ScalarType to_dtype(Precision precision) {
   switch (precision) {
     case Precision::kFp32:
-      return at::kFloat;
+      return kFloatType;
     case Precision::kBf16:
-      return at::kBFloat16;
+      return kBFloat16Type;
     case Precision::kFp16:
-      return at::kHalf;
+      return kHalfType;
   }
   throw InternalError("unknown precision");
 }

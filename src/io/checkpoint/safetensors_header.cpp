@@ -30,7 +30,9 @@ constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // MAX_HEADER_SIZE
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr std::string_view kDamagedFileHint = "the file is damaged: download or write it again";
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
-static_assert(kByteType == c10::ScalarType::Byte && kFloatType == c10::ScalarType::Float, "see base/tensor_fwd.h");
+static_assert(kByteType == c10::ScalarType::Byte && kHalfType == c10::ScalarType::Half &&
+                  kFloatType == c10::ScalarType::Float && kBFloat16Type == c10::ScalarType::BFloat16,
+              "see base/tensor_fwd.h");
 
 // Names of the reference implementation's Dtype (safetensors/src/tensor.rs).
 constexpr std::array<std::pair<std::string_view, c10::ScalarType>, 12> kDtypeByName{{

@@ -1,6 +1,7 @@
 #include "vlmtrain/planner/savings_table.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <utility>
 

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/base/error.h"
+
 namespace vlmtrain::nn {
 
 /// The storage format of the frozen weights of Linears. Both formats are those of bitsandbytes.
@@ -14,8 +16,18 @@ enum class Quantization {
 };
 
 /// Returns the names that the configuration and `--quantization` use.
-const std::vector<std::pair<std::string, Quantization>>& get_quantization_names();
+inline const std::vector<std::pair<std::string, Quantization>>& get_quantization_names() {
+  static const std::vector<std::pair<std::string, Quantization>> names{
+      {"none", Quantization::kNone}, {"nf4", Quantization::kNf4}, {"int8", Quantization::kInt8}};
+  return names;
+}
+
 /// Returns the name in get_quantization_names().
-std::string to_string(Quantization quantization);
+inline std::string to_string(Quantization quantization) {
+  for (const auto& [name, value] : get_quantization_names()) {
+    if (value == quantization) return name;
+  }
+  throw InternalError("unknown quantization");
+}
 
 }  // namespace vlmtrain::nn

@@ -1,4 +1,4 @@
-#include "app/front/front.h"
+#include "app/settings/front.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <system_error>
 
-#include "app/commands/commands.h"
 #include "app/settings/command_line.h"
 #include "app/settings/process_setup.h"
 #include "vlmtrain/base/program.h"
