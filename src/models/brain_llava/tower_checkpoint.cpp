@@ -1,6 +1,7 @@
 #include "models/brain_llava/tower_checkpoint.h"
 
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <cmath>
 #include <set>

@@ -1,5 +1,7 @@
 #include "planner/dry_run/protocol.h"
 
+#include <nlohmann/json.hpp>
+
 #include <optional>
 #include <string>
 

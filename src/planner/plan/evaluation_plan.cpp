@@ -1,5 +1,7 @@
 #include "vlmtrain/planner/evaluation_plan.h"
 
+#include <nlohmann/json.hpp>
+
 #include <algorithm>
 #include <bit>
 #include <chrono>

@@ -1,6 +1,7 @@
 #include "vlmtrain/report/plan_timeline.h"
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,7 @@
 #include "planner/dry_run/protocol.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 namespace vlmtrain::planner {
 namespace {
