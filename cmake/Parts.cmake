@@ -11,43 +11,61 @@ if(CMAKE_CXX_FLAGS MATCHES "-fsanitize" AND NOT VLMTRAIN_FUZZ)
   list(APPEND VLMTRAIN_WARNINGS -Wno-maybe-uninitialized)
 endif()
 
-# LibTorch's headers take most of a file's compile time. Eight files are compiled as one, which makes a cold build three times
-# as fast. Off for clangd (preset debug), which needs each file separately.
+# Several files are compiled as one, because the headers take most of a file's compile time. Off for clangd (preset debug), which
+# needs each file separately.
 option(VLMTRAIN_TOGETHER "Compile several files of a part together" ON)
+# Files in a batch, at most. Each doubling saves less, and takes more memory: 16 files take up to 2 GB.
+set(VLMTRAIN_BATCH_SIZE 16)
+# LibTorch's headers take as long as all else of a batch, so the files that include them are in batches of their own.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/cmake/libtorch_sources.py ${CMAKE_SOURCE_DIR}
+                OUTPUT_VARIABLE VLMTRAIN_LIBTORCH_SOURCES COMMAND_ERROR_IS_FATAL ANY)
+string(REPLACE "\n" ";" VLMTRAIN_LIBTORCH_SOURCES "${VLMTRAIN_LIBTORCH_SOURCES}")
 
 # vlmtrain_together(OUT TARGET FOLDER ALONE SOURCE…): sets OUT to the files that TARGET compiles instead of the sources: files
-# that include eight of them each, and the sources that match the regular expression ALONE (or ""). CMake's UNITY_BUILD writes
+# that include several of them each, and the sources that match the regular expression ALONE (or ""). CMake's UNITY_BUILD writes
 # absolute paths into its files, which prevents ccache hits in other clones. FOLDER is an include folder of the target.
 function(vlmtrain_together out target folder alone)
   set(compiled)
-  set(batch)
-  set(number 0)
+  set(with_libtorch)
+  set(without_libtorch)
   foreach(source IN LISTS ARGN)
+    file(RELATIVE_PATH path ${CMAKE_SOURCE_DIR} ${source})
     if(NOT VLMTRAIN_TOGETHER OR (alone AND source MATCHES "${alone}"))
       list(APPEND compiled ${source})
-      continue()
-    endif()
-    file(RELATIVE_PATH path ${folder} ${source})
-    list(APPEND batch "#include \"${path}\"\n")
-    list(LENGTH batch length)
-    if(length EQUAL 8)
-      vlmtrain_write_batch(compiled)
+    elseif(path IN_LIST VLMTRAIN_LIBTORCH_SOURCES)
+      list(APPEND with_libtorch ${source})
+    else()
+      list(APPEND without_libtorch ${source})
     endif()
   endforeach()
-  if(batch)
-    vlmtrain_write_batch(compiled)
-  endif()
+  vlmtrain_write_batches(compiled ${target}_libtorch ${folder} ${with_libtorch})
+  vlmtrain_write_batches(compiled ${target} ${folder} ${without_libtorch})
   set(${out} ${compiled} PARENT_SCOPE)
 endfunction()
 
-macro(vlmtrain_write_batch compiled)
-  set(file ${CMAKE_BINARY_DIR}/together/${target}_${number}.cpp)
-  string(CONCAT text ${batch})
-  file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
-  list(APPEND ${compiled} ${file})
-  set(batch)
-  math(EXPR number "${number} + 1")
-endmacro()
+# vlmtrain_write_batches(LIST NAME FOLDER SOURCE…): writes NAME_0.cpp, …, which include as many sources each, and appends them to
+# LIST.
+function(vlmtrain_write_batches list name folder)
+  list(LENGTH ARGN length)
+  math(EXPR batches "(${length} + ${VLMTRAIN_BATCH_SIZE} - 1) / ${VLMTRAIN_BATCH_SIZE}")
+  set(number 0)
+  while(number LESS batches)
+    math(EXPR begin "${length} * ${number} / ${batches}")
+    math(EXPR size "${length} * (${number} + 1) / ${batches} - ${begin}")
+    list(SUBLIST ARGN ${begin} ${size} batch)
+    set(text)
+    foreach(source IN LISTS batch)
+      file(RELATIVE_PATH path ${folder} ${source})
+      string(APPEND text "#include \"${path}\"\n")
+    endforeach()
+    set(file ${CMAKE_BINARY_DIR}/together/${name}_${number}.cpp)
+    file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
+    list(APPEND ${list} ${file})
+    math(EXPR number "${number} + 1")
+  endwhile()
+  set(${list} ${${list}} PARENT_SCOPE)
+endfunction()
 
 # A folder with rewritten sources of some parts, which contain all mutants (scripts/mutants).
 set(VLMTRAIN_MUTANTS "" CACHE PATH "Mutated sources; empty: the project's own")

@@ -17,7 +17,7 @@ namespace {
 using parity::relative_difference;
 
 /// Returns a random tensor [batch, rows, heads, head_dim].
-at::Tensor make_leaf(int64_t rows) {
+at::Tensor make_random_rows(int64_t rows) {
   return at::randn({3, rows, 2, 8}).set_requires_grad(true);
 }
 
@@ -43,7 +43,7 @@ class BatchAttentionTest : public testing::TestWithParam<int64_t> {
   }
 
   const int64_t keys_ = GetParam();
-  const at::Tensor q_ = make_leaf(5), k_ = make_leaf(keys_), v_ = make_leaf(keys_);
+  const at::Tensor q_ = make_random_rows(5), k_ = make_random_rows(keys_), v_ = make_random_rows(keys_);
 };
 
 TEST_P(BatchAttentionTest, WithoutBiasMatchesTheFormula) {

@@ -25,9 +25,9 @@ class MatmulTest : public testing::TestWithParam<Case> {
 
 /// Sums in fp32, rounded once to the dtype.
 TEST_P(MatmulTest, MatchesFp64RoundedOnce) {
-  constexpr int64_t kDepth = 200, kColumns = 33;
+  constexpr int64_t kDepth = 200, kOutputColumns = 33;
   const auto [dtype, first, second, rows] = GetParam();
-  const at::Tensor a = make_operand(rows, kDepth, first), b = make_operand(kColumns, kDepth, second);
+  const at::Tensor a = make_operand(rows, kDepth, first), b = make_operand(kOutputColumns, kDepth, second);
   const at::Tensor actual = matmul_transposed(a, b);
   EXPECT_EQ(actual.scalar_type(), dtype);
   const at::Tensor double_a = a.to(at::kDouble), double_b = b.to(at::kDouble);

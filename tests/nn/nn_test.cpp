@@ -86,15 +86,15 @@ INSTANTIATE_TEST_SUITE_P(Shapes, SlidingWindowTest,
                          testing::Combine(segment_lengths, testing::Values(4, 2, 1), testing::Values(1, 3, 8, 32, 33)));
 
 TEST(Rotary, RotatesQueriesAndKeysAndInvertsInBackward) {
-  constexpr int64_t kRows = 6, kFeatures = 8;
-  constexpr HeadShape kHeads{.num_heads = 2, .num_key_value_heads = 1, .head_dim = kFeatures};
+  constexpr int64_t kTokens = 6, kFeatures = 8;
+  constexpr HeadShape kHeadShape{.num_heads = 2, .num_key_value_heads = 1, .head_dim = kFeatures};
   const auto positions = at::tensor({0, 1, 2, 3, 0, 1}, at::kLong);
   const auto table = RotaryTable::from_positions(positions, compute_inv_freq(kFeatures, 10000.0));
-  const auto x = random_leaf({kRows, 4 * kFeatures});
-  const auto [query, key, value] = split_and_rotate_heads(x, kHeads, table);
-  const auto heads = x.detach().view({kRows, 4, kFeatures});
+  const auto x = random_leaf({kTokens, 4 * kFeatures});
+  const auto [query, key, value] = split_and_rotate_heads(x, kHeadShape, table);
+  const auto heads = x.detach().view({kTokens, 4, kFeatures});
   const auto rotated = at::cat({query, key}, 1);
-  for (int64_t row = 0; row < kRows; ++row) {
+  for (int64_t row = 0; row < kTokens; ++row) {
     for (int64_t head = 0; head < 3; ++head) {
       for (int64_t pair = 0; pair < kFeatures / 2; ++pair) {
         const double angle = static_cast<double>(positions[row].item<int64_t>()) *
