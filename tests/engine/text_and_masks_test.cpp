@@ -1,5 +1,9 @@
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/binary_cross_entropy_with_logits.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/upsample_bilinear2d.h>
 #include <gmock/gmock.h>
 
 #include <span>
