@@ -8,6 +8,7 @@
 
 #include "planner/dry_run.h"
 #include "planner/user_error.h"
+#include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::planner {
 namespace {
