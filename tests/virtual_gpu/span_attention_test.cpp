@@ -14,7 +14,7 @@ namespace vlmtrain {
 namespace {
 
 /// The attention of Gemma 3 4B: heads of 256 features, images of 256 tokens, a window of 1,024.
-constexpr int64_t kHeads = 8, kKeyValueHeads = 4, kFeatures = 256, kSpan = 256, kWindow = 1024;
+constexpr int64_t kNumHeads = 8, kKeyValueHeads = 4, kFeatures = 256, kSpan = 256, kWindow = 1024;
 
 class SpanAttentionOnGpu : public testing::TestWithParam<std::tuple<at::ScalarType, std::optional<int64_t>>> {
  protected:
@@ -25,7 +25,7 @@ class SpanAttentionOnGpu : public testing::TestWithParam<std::tuple<at::ScalarTy
   /// Returns the launches of a forward and a backward pass.
   uint64_t count_launches(const nn::BidirectionalSpans& spans) const {
     const nn::SpanAttention attention(segments_, std::get<1>(GetParam()), spans, options_);
-    const at::Tensor query = make_leaf(kHeads), key = make_leaf(kKeyValueHeads), value = make_leaf(kKeyValueHeads);
+    const at::Tensor query = make_leaf(kNumHeads), key = make_leaf(kKeyValueHeads), value = make_leaf(kKeyValueHeads);
     const at::Tensor gradient = at::ones_like(query);
     virtual_gpu().reset();
     attention(query, key, value).backward(gradient);

@@ -13,8 +13,8 @@ using testing::IsEmpty;
 
 class ObjectMarksTest : public ReadDataset {
  protected:
-  Record read_record(const std::string& json, const RecordSettings& settings = {}) const {
-    return open_records(put("train.json", "[" + json + "]"), settings)->at(0);
+  Record read_record(const std::string& record, const RecordSettings& settings = {}) const {
+    return open_records(put("train.json", "[" + record + "]"), settings)->at(0);
   }
 
   /// Reads a record with an image, unless `fields` lists images, a user turn and an answer.

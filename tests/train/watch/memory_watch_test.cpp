@@ -13,8 +13,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr int64_t kMiB = 1 << 20;
-constexpr int64_t kHostLimit = 10'000 * kMiB;
+constexpr int64_t kBytesPerMiB = 1 << 20;
+constexpr int64_t kHostLimit = 10'000 * kBytesPerMiB;
 
 /// Uses the CPU as the device: allocations of its steps are real, the memory that they report is
 /// not.
@@ -29,10 +29,10 @@ class MemoryWatchTest : public testing::Test {
     watch_.on_step_start();
     {
       const memory::ComponentScope language(memory::Component::kLanguage);
-      at::empty({8 * kMiB}, at::kByte);
+      at::empty({8 * kBytesPerMiB}, at::kByte);
     }
-    allocate(memory::Component::kGradients, kMiB / 4);
-    allocate(memory::Component::kOptimizer, kMiB);
+    allocate(memory::Component::kGradients, kBytesPerMiB / 4);
+    allocate(memory::Component::kOptimizer, kBytesPerMiB);
     StepReport report;
     report.metrics.step = step_;
     report.metrics.allocated_bytes = in_use_bytes;
@@ -64,7 +64,7 @@ class MemoryWatchTest : public testing::Test {
 };
 
 TEST_F(MemoryWatchTest, NamesTheGrowingComponent) {
-  for (int64_t i = 0; i < 120; ++i) step((100 + i) * kMiB, 0);
+  for (int64_t i = 0; i < 120; ++i) step((100 + i) * kBytesPerMiB, 0);
   ASSERT_EQ(events_.size(), 1U);
   EXPECT_EQ(events_[0].kind, report::EventKind::kMemoryGrowth);
   EXPECT_THAT(events_[0].message, AllOf(HasSubstr("device memory in use between steps grows by 1"),
@@ -72,29 +72,29 @@ TEST_F(MemoryWatchTest, NamesTheGrowingComponent) {
 }
 
 TEST_F(MemoryWatchTest, ReportsHostMemoryGrowth) {
-  for (int64_t i = 0; i < 120; ++i) step(100 * kMiB, (1000 + 20 * i) * kMiB);
+  for (int64_t i = 0; i < 120; ++i) step(100 * kBytesPerMiB, (1000 + 20 * i) * kBytesPerMiB);
   ASSERT_EQ(events_.size(), 1U);
   EXPECT_THAT(events_[0].message, HasSubstr("host memory grows by 2"));
 }
 
 TEST_F(MemoryWatchTest, ReportsAFullDeviceOnce) {
-  step_on_gpu(94 * kMiB, 90 * kMiB, 10 * kMiB);
+  step_on_gpu(94 * kBytesPerMiB, 90 * kBytesPerMiB, 10 * kBytesPerMiB);
   EXPECT_TRUE(events_.empty());
-  for (int i = 0; i < 5; ++i) step_on_gpu(96 * kMiB, 90 * kMiB, 10 * kMiB);
+  for (int i = 0; i < 5; ++i) step_on_gpu(96 * kBytesPerMiB, 90 * kBytesPerMiB, 10 * kBytesPerMiB);
   ASSERT_EQ(events_.size(), 1U);
   EXPECT_EQ(events_[0].kind, report::EventKind::kMemoryFull);
   EXPECT_EQ(events_[0].step, 2);
   EXPECT_THAT(events_[0].message, HasSubstr("(96 %)"));
-  step_on_gpu(92 * kMiB, 90 * kMiB, 10 * kMiB);
-  step_on_gpu(97 * kMiB, 90 * kMiB, 10 * kMiB);
+  step_on_gpu(92 * kBytesPerMiB, 90 * kBytesPerMiB, 10 * kBytesPerMiB);
+  step_on_gpu(97 * kBytesPerMiB, 90 * kBytesPerMiB, 10 * kBytesPerMiB);
   EXPECT_EQ(events_.size(), 1U) << "it was not clearly less meanwhile";
-  step_on_gpu(89 * kMiB, 80 * kMiB, 20 * kMiB);
-  step_on_gpu(97 * kMiB, 90 * kMiB, 10 * kMiB);
+  step_on_gpu(89 * kBytesPerMiB, 80 * kBytesPerMiB, 20 * kBytesPerMiB);
+  step_on_gpu(97 * kBytesPerMiB, 90 * kBytesPerMiB, 10 * kBytesPerMiB);
   EXPECT_EQ(events_.size(), 2U);
 }
 
 TEST_F(MemoryWatchTest, ReportsAFullHostOnce) {
-  for (int i = 0; i < 5; ++i) step(100 * kMiB, kHostLimit / 100 * 96);
+  for (int i = 0; i < 5; ++i) step(100 * kBytesPerMiB, kHostLimit / 100 * 96);
   ASSERT_EQ(events_.size(), 1U);
   EXPECT_EQ(events_[0].kind, report::EventKind::kMemoryFull);
   EXPECT_THAT(events_[0].message,
@@ -111,7 +111,7 @@ TEST_F(MemoryWatchTest, IgnoresAnUnknownLimit) {
 }
 
 TEST_F(MemoryWatchTest, StaysQuietAtAConstantLevel) {
-  for (int64_t i = 0; i < 120; ++i) step(100 * kMiB, 1000 * kMiB);
+  for (int64_t i = 0; i < 120; ++i) step(100 * kBytesPerMiB, 1000 * kBytesPerMiB);
   EXPECT_TRUE(events_.empty());
 }
 
