@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/media/mask_input.h"
 #include "models/media/media_checks.h"
 #include "models/processing/document_text.h"
 #include "vlmtrain/base/error.h"
@@ -216,6 +217,10 @@ std::vector<MediaPreview> ConversationProcessor::preview_media(const io::Record&
     first_row += layout.pixel_rows;
   }
   return previews;
+}
+
+std::vector<at::Tensor> ConversationProcessor::load_masks(const io::Record& record) const {
+  return models::load_masks(record);
 }
 
 std::optional<data::Sample> ConversationProcessor::make_mask_prompt(const io::Record& record,
