@@ -20,7 +20,7 @@
 #include "app/settings/process_setup.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/out_of_memory.h"
 #include "vlmtrain/planner/dry_run_process.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain {
 

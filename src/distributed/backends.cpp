@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/plugin.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/distributed/nccl.h"
 
 namespace vlmtrain::distributed {

@@ -9,7 +9,7 @@
 #include "kernels/launch.h"
 #include "kernels/self_test.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/plugin.h"
+#include "vlmtrain/base/process.h"
 #include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::kernels {

@@ -15,7 +15,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/hold_out.h"
 #include "vlmtrain/data/loader/loader.h"

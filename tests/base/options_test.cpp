@@ -13,7 +13,7 @@
 #include <map>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain {
 namespace {

@@ -1,9 +1,8 @@
-#include "vlmtrain/base/printable.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain {
 namespace {

@@ -22,7 +22,7 @@ enum class ExitCode : int {
 
 /// An error that the user can fix. The message is one sentence,
 /// "<file, key or sample>: <what is wrong>; <what to do>". It may contain untrusted text, which
-/// to_printable_message() (base/printable.h) escapes when the message is printed.
+/// to_printable_message() (base/text_format.h) escapes when the message is printed.
 class UserError : public std::runtime_error {
  public:
   /// Makes an error with which the process exits with `code`.

@@ -9,7 +9,7 @@
 #include "app/process/model_folder.h"
 #include "app/settings/process_setup.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/libtorch_env.h"

@@ -18,7 +18,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/evaluation/evaluated_answer.h"

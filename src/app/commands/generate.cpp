@@ -22,7 +22,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/engine/generation/evaluation.h"
 #include "vlmtrain/engine/settings/options.h"

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"

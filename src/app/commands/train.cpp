@@ -12,7 +12,6 @@
 #include "app/process/process_control.h"
 #include "app/settings/process_setup.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/memory/device.h"

@@ -7,7 +7,6 @@
 #include <map>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/decode.h"
 #include "vlmtrain/image/encode.h"

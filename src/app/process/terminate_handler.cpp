@@ -13,8 +13,8 @@
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/joined_text.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::app {
 

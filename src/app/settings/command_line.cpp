@@ -14,7 +14,7 @@
 #include "app/settings/declare_arguments.h"
 #include "app/settings/process_setup.h"
 #include "vlmtrain/base/options.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {

@@ -8,7 +8,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain {
 

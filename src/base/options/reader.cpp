@@ -9,7 +9,7 @@
 #include "base/options/config_text.h"
 #include "base/options/declarations.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain {
 

@@ -9,7 +9,6 @@
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::data {

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "vlmtrain/base/options.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::data {

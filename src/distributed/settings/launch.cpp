@@ -3,7 +3,6 @@
 #include <cstdlib>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::distributed {

@@ -12,7 +12,7 @@
 #include "image/codec/codecs.h"
 #include "image/codec/header.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/plugin.h"
+#include "vlmtrain/base/process.h"
 
 namespace vlmtrain::image {
 

@@ -14,8 +14,8 @@
 
 #include "io/files/input_file.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/tensor_fwd.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/safetensors.h"

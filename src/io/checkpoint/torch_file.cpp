@@ -9,7 +9,7 @@
 
 #include "io/checkpoint/torch_archive.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::io {
 

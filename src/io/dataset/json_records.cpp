@@ -18,7 +18,7 @@
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {

@@ -18,8 +18,8 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/plugin.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/process.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/row_file.h"
 

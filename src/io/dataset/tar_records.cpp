@@ -23,7 +23,7 @@
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/row_file.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {

@@ -20,7 +20,7 @@
 #include "io/record/turn_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {

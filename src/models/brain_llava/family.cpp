@@ -15,7 +15,7 @@
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::models::brain_llava {

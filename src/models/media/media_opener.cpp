@@ -10,7 +10,6 @@
 #include "models/media/media_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/volume_slices.h"
 

@@ -8,7 +8,7 @@
 
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/json.h"
 

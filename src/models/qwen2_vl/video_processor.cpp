@@ -9,7 +9,7 @@
 #include "models/checkpoints/config_checks.h"
 #include "models/media/frame_sampling.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::qwen2_vl {

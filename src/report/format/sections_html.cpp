@@ -5,7 +5,6 @@
 
 #include "report/format/html.h"
 #include "report/format/sections.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::report {

@@ -6,7 +6,6 @@
 
 #include "report/format/sections.h"
 #include "report/format/text_layout.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::report {

@@ -1,6 +1,6 @@
 #include "vlmtrain/report/inspection.h"
 
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::report {

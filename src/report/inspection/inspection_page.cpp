@@ -6,7 +6,6 @@
 #include "report/format/text_layout.h"
 #include "report/inspection/inspection_sections.h"
 #include "vlmtrain/base/base64.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/encode.h"
 

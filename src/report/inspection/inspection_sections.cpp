@@ -8,7 +8,6 @@
 #include "report/format/html.h"
 #include "report/plan/plan_format.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::report {

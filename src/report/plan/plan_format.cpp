@@ -9,7 +9,6 @@
 #include <tuple>
 
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/engine/settings/options.h"
 

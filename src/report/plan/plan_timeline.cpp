@@ -11,7 +11,6 @@
 #include "report/format/sections.h"
 #include "report/plan/plan_format.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/report/plan_text.h"
 

@@ -14,7 +14,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"

@@ -8,7 +8,7 @@
 #include "text/template/template_probe.h"
 #include "text/unicode/unicode_classes.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::text {
 namespace {

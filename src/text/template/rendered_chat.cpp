@@ -10,7 +10,7 @@
 #include "text/template/generated_answer.h"
 #include "text/unicode/unicode_classes.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/record.h"
 
 namespace vlmtrain::text {

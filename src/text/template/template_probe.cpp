@@ -11,7 +11,7 @@
 #include "text/unicode/unicode_classes.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::text {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "text/unicode/utf8.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::text {

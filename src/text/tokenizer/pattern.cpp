@@ -2,7 +2,7 @@
 
 #include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

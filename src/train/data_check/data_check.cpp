@@ -13,7 +13,6 @@
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/program.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/bad_samples.h"

@@ -14,7 +14,6 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/process.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "train/settings/options.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/train/best_metric.h"
 
 namespace vlmtrain::train {

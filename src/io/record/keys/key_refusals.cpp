@@ -4,7 +4,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::io {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/joined_text.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -9,7 +9,6 @@
 #include "io/record/turn_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/printable.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"

@@ -9,7 +9,7 @@
 
 #include "io/record/json_values.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/io/rle.h"
 

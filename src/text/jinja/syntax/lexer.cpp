@@ -8,7 +8,7 @@
 #include "text/unicode/unicode_classes.h"
 #include "text/unicode/utf8.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/printable.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
