@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/index/tasks.h"
+#include "vlmtrain/data/data_set.h"
 #include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/engine/loss/task_balance.h"
 #include "vlmtrain/report/metrics.h"

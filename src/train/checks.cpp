@@ -15,7 +15,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/data/index/tasks.h"
+#include "vlmtrain/data/data_set.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/train/components.h"

@@ -1,5 +1,3 @@
-#include "vlmtrain/data/index/bad_samples.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +9,7 @@
 #include "data/fake_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_column.h"
+#include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/loader/loader.h"
 
 namespace vlmtrain::data {

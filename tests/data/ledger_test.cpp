@@ -5,7 +5,6 @@
 
 #include "data/fake_processor.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/index/bad_samples.h"
 
 namespace vlmtrain::data {
 

@@ -1,11 +1,10 @@
-#include "vlmtrain/data/sample/notices.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "base/captured_log.h"
+#include "vlmtrain/data/sample/statistics.h"
 
 namespace vlmtrain::data {
 namespace {

@@ -1,8 +1,7 @@
-#include "vlmtrain/data/index/tasks.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "vlmtrain/data/data_set.h"
 #include "vlmtrain/data/sample/micro_batch.h"
 
 namespace vlmtrain::data {

@@ -8,7 +8,7 @@
 
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/data/box_options.h"
-#include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/sources.h"

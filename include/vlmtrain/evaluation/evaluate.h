@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/index/bad_samples.h"
-#include "vlmtrain/data/sample/notices.h"
+#include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/sample/statistics.h"
 #include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/evaluation/scores.h"

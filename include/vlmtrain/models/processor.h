@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/image/augment.h"

@@ -12,7 +12,7 @@
 #include "data/index/parallel_for.h"
 #include "data/index/sample_index_cache.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {

@@ -5,7 +5,6 @@
 #include <map>
 #include <string>
 
-#include "vlmtrain/data/index/bad_samples.h"
 #include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/loader/loader.h"
 #include "vlmtrain/io/records.h"

@@ -10,8 +10,8 @@
 #include "models/processing/document_text.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
-#include "vlmtrain/data/sample/notices.h"
 #include "vlmtrain/data/sample/sample.h"
+#include "vlmtrain/data/sample/statistics.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/models/media_preview.h"
 

@@ -11,7 +11,7 @@
 #include "models/media/media_opener.h"
 #include "models/processing/chat_encoder.h"
 #include "models/processing/object_writer.h"
-#include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/io/record.h"
 

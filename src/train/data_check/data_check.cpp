@@ -15,7 +15,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/program.h"
 #include "vlmtrain/base/text_format.h"
-#include "vlmtrain/data/index/bad_samples.h"
+#include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/data/sample/statistics.h"
 #include "vlmtrain/io/atomic.h"

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "vlmtrain/base/text_column.h"
-#include "vlmtrain/data/index/bad_samples.h"
 #include "vlmtrain/data/index/content_index.h"
-#include "vlmtrain/data/sample/notices.h"
+#include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/data/sample/statistics.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {

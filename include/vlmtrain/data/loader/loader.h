@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/index/bad_samples.h"
 #include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/data/sample/sample_processor.h"
