@@ -12,7 +12,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/options.h"
-#include "vlmtrain/engine/optimizer/learning_rates.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/train/components.h"
 

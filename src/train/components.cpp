@@ -18,7 +18,7 @@
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/hold_out.h"
 #include "vlmtrain/data/loader/loader.h"
-#include "vlmtrain/engine/optimizer/learning_rates.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 #include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/base_weights.h"

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/engine/optimizer/learning_rates.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

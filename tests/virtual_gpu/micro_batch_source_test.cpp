@@ -1,10 +1,9 @@
-#include "engine/step/micro_batch_source.h"
-
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "engine/step/pass.h"
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/sample/sample_shape.h"

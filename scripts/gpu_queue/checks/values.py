@@ -93,7 +93,7 @@ def about_as_far(preset, overrides, fix=KERNELS):
 
 def compressed_states(states, factor):
     """Compares the GPU's compressed moments with the CPU's, relative to the change that compression causes on the CPU."""
-    fix = "src/engine/optimizer/moments.cpp and src/engine/optimizer/compressed_states.cpp"
+    fix = "src/engine/optimizer/compressed_states.cpp and src/engine/optimizer/compressed_states.cpp"
 
     def do(bench):
         overrides = {"training.optimizer_states": states}
@@ -124,7 +124,7 @@ def muon(bench):
     losses = comparison.losses_apart(gpu, reference)
     verdict.at_most(comparison.FP32_LOSS, losses[0], "first loss")
     verdict.at_most(MUON_UPDATES, comparison.weights_apart(gpu, reference, STEPS), f"weights after {STEPS} steps")
-    return describe_outcome(verdict, "src/engine/optimizer/newton_schulz.cpp")
+    return describe_outcome(verdict, "src/engine/optimizer/muon.cpp")
 
 
 def dropout(bench):

@@ -1,13 +1,81 @@
 #pragma once
 
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <c10/core/TensorOptions.h>
+
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/optimizer/moments.h"
+#include "vlmtrain/engine/settings/optimizer_settings.h"
 
 namespace vlmtrain::engine {
+
+/// Elements per block, which share a scale, as in bitsandbytes. Each tensor begins a new block.
+inline constexpr int64_t kBlockElements = 256;
+
+/// Number of AdamW's moments. The first is signed, the second unsigned.
+inline constexpr int64_t kNumMoments = 2;
+
+/// The fp32 values of both moments of a chunk, and scratch memory for expansion and compression.
+struct ChunkBuffers {
+  /// Allocates uninitialized buffers.
+  ChunkBuffers(OptimizerStateDtype state_dtype, int64_t blocks, const at::TensorOptions& options);
+
+  /// Returns contiguous views of the beginning of the same memory, for fewer blocks.
+  ChunkBuffers narrow_blocks(int64_t blocks) const;
+
+  /// Returns the number of blocks.
+  int64_t blocks() const { return values.size(1); }
+
+  at::Tensor values;    ///< fp32 [2, blocks, 256]
+  at::Tensor integers;  ///< int32 [2, blocks, 256]
+  // Defined only for 8-bit moments:
+  at::Tensor scales;          ///< fp32 [2, blocks, 1]: maximum absolute value of each block
+  at::Tensor inverse_scales;  ///< fp32 [2, blocks, 1]: reciprocals of the scales
+};
+
+/// Both moments of many tensors in a compressed format, one tensor after another. Only constructors
+/// allocate memory.
+class Moments {
+ public:
+  virtual ~Moments() = default;
+
+  /// Writes the fp32 values of buffers.blocks() blocks, from block `first` on, into `buffers`.
+  virtual void decompress(int64_t first, const ChunkBuffers& buffers) const = 0;
+
+  /// Compresses `buffers` into the blocks from block `first` on. Overwrites `buffers`. If
+  /// `skipped`, a bool scalar on the device, is true, the stored values remain bit-exact. REQUIRES:
+  /// decompress() was called with the same arguments.
+  virtual void compress(int64_t first, const ChunkBuffers& buffers, const at::Tensor& skipped) = 0;
+
+  /// Returns the stored tensors of `blocks` blocks of moment 0 or 1, from block `first` on, not
+  /// copies, with the suffixes of their names in a checkpoint.
+  virtual std::vector<std::pair<std::string, at::Tensor>> state(int64_t moment, int64_t first,
+                                                                int64_t blocks) const = 0;
+};
+
+/// The tables shared by the moments of an optimizer.
+struct MomentTables {
+  /// Creates the tables of a format on the device of `options`.
+  MomentTables(OptimizerStateDtype state_dtype, const at::TensorOptions& options);
+
+  // Defined only for bf16 moments:
+  at::Generator random;  ///< random numbers of the stochastic rounding
+  // Defined only for 8-bit moments; dimension 0 is the moment:
+  at::Tensor code_pairs;     ///< int64 [2, 65536]: the fp32 values of two codes
+  at::Tensor bounds;         ///< fp32 [2, 255]: midpoints between the values of adjacent codes
+  at::Tensor codebooks;      ///< fp32 [2, 256]: the value of each code
+  at::Tensor padded_bounds;  ///< fp32 [2, 256]: `bounds`, followed by infinity
+};
+
+/// Returns zero moments of `blocks` blocks on the device of `options`. Throws InternalError for
+/// kFp32.
+std::unique_ptr<Moments> make_moments(OptimizerStateDtype state_dtype, int64_t blocks, const MomentTables& tables,
+                                      const at::TensorOptions& options);
 
 /// The state shared by the chunks of all groups of tensors.
 struct ChunkContext {

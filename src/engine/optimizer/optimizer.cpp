@@ -2,8 +2,10 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_amp_update_scale.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -140,6 +142,47 @@ int64_t Optimizer::count_trained_elements() const {
   int64_t elements = 0;
   for (const auto& parameter : storage_->parameters()) elements += parameter.parameter.numel();
   return elements;
+}
+
+double LearningRates::get_learning_rate(nn::Component component) const {
+  switch (component) {
+    case nn::Component::kVisionTower:
+      return vision_tower;
+    case nn::Component::kProjector:
+      return projector;
+    case nn::Component::kLanguageModel:
+      return language_model;
+    case nn::Component::kMaskEncoder:
+    case nn::Component::kMaskDecoder:
+      return masks;
+    case nn::Component::kBuffer:
+    case nn::Component::kUnused:
+      break;
+  }
+  throw InternalError("unknown component");
+}
+
+namespace {
+
+// As in torch.amp.GradScaler.
+constexpr double kGrowthFactor = 2.0;
+constexpr double kBackoffFactor = 0.5;
+
+}  // namespace
+
+LossScale::LossScale(const LossScaleSettings& settings, at::TensorOptions options)
+    : settings_(settings),
+      scale_(at::full({}, settings.init_scale, options.dtype(at::kFloat))),
+      steps_without_overflow_(at::zeros({}, options.dtype(at::kInt))) {}
+
+void LossScale::update(const at::Tensor& skipped) {
+  if (!settings_.dynamic) return;
+  at::_amp_update_scale_(scale_, steps_without_overflow_, skipped, kGrowthFactor, kBackoffFactor,
+                         settings_.growth_interval);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> LossScale::state() const {
+  return {{"loss_scale", scale_}, {"loss_scale_good_steps", steps_without_overflow_}};
 }
 
 }  // namespace vlmtrain::engine

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "engine/optimizer/compressed_states.h"
-#include "engine/optimizer/parameter_groups.h"
 #include "engine/optimizer/update_rule.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/engine/settings/optimizer_settings.h"

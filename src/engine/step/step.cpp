@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/step/micro_batch_source.h"
 #include "engine/step/pass.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/memory/device_copy.h"

@@ -1,5 +1,3 @@
-#include "vlmtrain/engine/optimizer/loss_scale.h"
-
 #include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "engine/small_parameters.h"
+#include "vlmtrain/engine/optimizer/optimizer.h"
 
 namespace vlmtrain::engine {
 namespace {

@@ -1,3 +1,5 @@
+#include "engine/optimizer/muon.h"
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,7 +15,6 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "engine/optimizer/newton_schulz.h"
 #include "engine/small_parameters.h"
 #include "vlmtrain/io/torch_file.h"
 

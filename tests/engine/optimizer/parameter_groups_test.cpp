@@ -1,11 +1,10 @@
-#include "engine/optimizer/parameter_groups.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <string>
 
+#include "engine/optimizer/update_rule.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::engine {

@@ -5,7 +5,7 @@
 namespace vlmtrain::nn {
 
 /// The alignment, in elements, of tensors and shards of trained weights. Compressed optimizer
-/// states have one scale per 256 elements (moments.h), so the elements of a scale never belong to
+/// states have one scale per 256 elements (compressed_states.h), so the elements of a scale never belong to
 /// two ranks.
 inline constexpr int64_t kShardAlignment = 256;
 

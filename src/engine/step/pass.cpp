@@ -1,4 +1,4 @@
-#include "engine/step/micro_batch_source.h"
+#include "engine/step/pass.h"
 
 #include <utility>
 
