@@ -1,8 +1,10 @@
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
+#include "evaluation/metrics/boxes.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/io/json.h"
 
@@ -98,6 +100,31 @@ std::string EvaluationResult::to_json() const {
   if (!total.metric_sums.empty()) json["metrics"] = report::metrics_to_json(get_metric_values(total.metric_sums));
   if (masks.total().num_masks > 0) json["masks"] = make_masks_json(masks);
   return io::to_json_string(json);
+}
+
+namespace {
+
+std::vector<image::Box> locate_boxes(std::string_view answer, const models::CoordinateMap& map) {
+  std::vector<image::Box> boxes;
+  for (const Box& box : parse_boxes(answer)) boxes.push_back(map.map(box.x1, box.y1, box.x2, box.y2));
+  return boxes;
+}
+
+}  // namespace
+
+std::optional<BoxComparison> compare_boxes(const io::Record& record, const models::WrittenRecord& written,
+                                           std::string_view expected, std::string_view prediction) {
+  const auto object = std::ranges::find_if(record.objects, [&](const io::ObjectMark& mark) {
+    return !mark.is_name() && mark.turn_index + 1 == record.turns.size();
+  });
+  if (object == record.objects.end()) return std::nullopt;
+  const models::CoordinateMap& map = written.coordinate_maps.at(static_cast<size_t>(object->image_index));
+  BoxComparison comparison{.image_index = object->image_index,
+                           .predicted_boxes = locate_boxes(prediction, map),
+                           .true_boxes = locate_boxes(expected, map)};
+  if (comparison.true_boxes.empty()) return std::nullopt;
+  comparison.iou = score_box_iou(expected, prediction).value().value_or(0);
+  return comparison;
 }
 
 }  // namespace vlmtrain::evaluation

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "vlmtrain/data/index/ledger.h"
@@ -12,12 +13,17 @@
 #include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/evaluation/scores.h"
+#include "vlmtrain/image/points.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/io/records.h"
+#include "vlmtrain/models/box_format.h"
 #include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::models {
+
 class Processor;
 class VisionLanguageModel;
+
 }  // namespace vlmtrain::models
 
 namespace vlmtrain::evaluation {
@@ -98,5 +104,19 @@ struct EvaluationResult {
 EvaluationResult evaluate(const models::VisionLanguageModel& model, const models::Processor& processor,
                           const io::Records& records, const EvaluationSettings& settings,
                           const std::function<void(const EvaluatedAnswer&)>& on_answer);
+
+/// The predicted and the true boxes of an answer, in pixels of the decoded image.
+struct BoxComparison {
+  int64_t image_index = 0;  ///< index in Record::images
+  std::vector<image::Box> predicted_boxes{};
+  std::vector<image::Box> true_boxes{};
+  double iou = 0;  ///< mean of the true boxes, Metric::kBoxIou
+};
+
+/// Returns the boxes in an expected and a predicted answer; nothing if the last turn of `record` has
+/// no box. `written` is the result of Processor::write_objects(). The boxes of an answer are assumed
+/// to be in the image of its first box.
+std::optional<BoxComparison> compare_boxes(const io::Record& record, const models::WrittenRecord& written,
+                                           std::string_view expected, std::string_view prediction);
 
 }  // namespace vlmtrain::evaluation

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/evaluation/box_comparison.h"
+#include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/evaluation/scores.h"
 

@@ -1,8 +1,12 @@
 #include "evaluation/metrics/edit_distance.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <string>
 #include <vector>
+
+#include "vlmtrain/text/python_str.h"
 
 namespace vlmtrain::evaluation {
 
@@ -27,6 +31,57 @@ int64_t compute_edit_distance(std::u32string_view a, std::u32string_view b) {
     }
   }
   return distances.back();
+}
+
+namespace {
+
+MetricSum compute_error_rate(std::u32string_view expected, std::u32string_view prediction) {
+  return {.sum = static_cast<double>(compute_edit_distance(expected, prediction)),
+          .weight = static_cast<double>(expected.size())};
+}
+
+}  // namespace
+
+MetricSum score_characters(std::string_view expected, std::string_view prediction) {
+  return compute_error_rate(text::decode_utf8(text::strip_python_space(expected)),
+                            text::decode_utf8(text::strip_python_space(prediction)));
+}
+
+MetricSum score_words(std::string_view expected, std::string_view prediction) {
+  std::map<std::string, char32_t> word_ids;
+  const auto get_word_ids = [&word_ids](std::string_view answer) {
+    std::u32string ids;
+    for (std::string& word : text::split_python_words(answer))
+      ids += word_ids.try_emplace(std::move(word), static_cast<char32_t>(word_ids.size())).first->second;
+    return ids;
+  };
+  const std::u32string expected_ids = get_word_ids(expected);
+  return compute_error_rate(expected_ids, get_word_ids(prediction));
+}
+
+namespace {
+
+/// Similarities below count as 0 (Biten et al. 2019, section 4).
+constexpr double kMinSimilarity = 0.5;
+
+std::u32string normalize_spaces_and_case(std::string_view answer) {
+  std::string normalized;
+  for (const std::string& word : text::split_python_words(text::to_python_lower(answer))) {
+    if (!normalized.empty()) normalized += ' ';
+    normalized += word;
+  }
+  return text::decode_utf8(normalized);
+}
+
+}  // namespace
+
+MetricSum score_anls(std::string_view expected, std::string_view prediction) {
+  const auto distance = static_cast<double>(
+      compute_edit_distance(normalize_spaces_and_case(expected), normalize_spaces_and_case(prediction)));
+  const size_t length = std::max(text::decode_utf8(text::to_python_upper(expected)).size(),
+                                 text::decode_utf8(text::to_python_upper(prediction)).size());
+  const double similarity = length == 0 ? 1 : 1 - distance / static_cast<double>(length);
+  return {.sum = similarity < kMinSimilarity ? 0 : similarity, .weight = 1};
 }
 
 }  // namespace vlmtrain::evaluation

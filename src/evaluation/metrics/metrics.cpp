@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
-#include "evaluation/metrics/anls.h"
-#include "evaluation/metrics/box_metrics.h"
-#include "evaluation/metrics/error_rates.h"
+#include "evaluation/metrics/boxes.h"
+#include "evaluation/metrics/edit_distance.h"
 #include "evaluation/metrics/multiple_choice.h"
-#include "evaluation/metrics/numeric.h"
-#include "evaluation/metrics/relaxed_accuracy.h"
+#include "evaluation/metrics/numbers.h"
 
 namespace vlmtrain::evaluation {
 

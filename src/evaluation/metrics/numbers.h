@@ -3,6 +3,8 @@
 #include <optional>
 #include <string_view>
 
+#include "vlmtrain/evaluation/metrics.h"
+
 namespace vlmtrain::evaluation {
 
 /// Returns Python's float(text) with ASCII digits; nullopt where Python raises ValueError. Accepts
@@ -17,5 +19,18 @@ std::optional<double> parse_python_float(std::string_view text);
 ///
 ///     (?<![\w.])[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?
 std::optional<double> find_last_number(std::string_view text);
+
+/// Returns 1 if the last number of the prediction is close to the last number of the expected
+/// answer, else 0: |predicted − expected| <= tolerance · |expected|, or <= tolerance if the expected
+/// number is 0. Units and percent signs are ignored. Does not apply to an expected answer without a
+/// finite number (find_last_number()).
+MetricSum score_number(std::string_view expected, std::string_view prediction, double tolerance);
+
+/// Returns 1 for a correct answer by the relaxed accuracy of ChartQA (Masry et al. 2022, arXiv
+/// 2203.10244, section 5.1), else 0. If both answers are numbers, the prediction must be within 5 %
+/// of the expected one; a trailing percent sign divides a number by 100. Other answers, and those
+/// to an expected 0, must be equal except for case. The same as relaxed_correctness() of pix2struct
+/// and lmms-eval, except for digits outside ASCII.
+MetricSum score_relaxed_accuracy(std::string_view expected, std::string_view prediction);
 
 }  // namespace vlmtrain::evaluation
