@@ -10,7 +10,7 @@
 #include "planner/user_error.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/evaluation/evaluated_answer.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::evaluation {

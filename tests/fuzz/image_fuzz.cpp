@@ -1,7 +1,7 @@
 #include "fuzz/input.h"
 #include "image/codec/byte_source.h"
 #include "image/codec/header.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/mask.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,5 +1,3 @@
-#include "vlmtrain/image/decode.h"
-
 #include <sys/stat.h>
 #include <zlib.h>
 
@@ -14,7 +12,7 @@
 #include "image/codec/orientation.h"
 #include "image/reference_files.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/video.h"
 
 namespace vlmtrain::image {

@@ -10,7 +10,7 @@
 #include "image/mask_rows.h"
 #include "image/reference_files.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 
 namespace vlmtrain::image {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {

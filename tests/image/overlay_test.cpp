@@ -9,8 +9,7 @@
 
 #include "image/mask_rows.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/decode.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {

@@ -3,7 +3,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 
 namespace vlmtrain::image {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "image/reference_files.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/mask.h"
 
 namespace vlmtrain::image {

@@ -15,7 +15,7 @@
 #include "image/reference_files.h"
 #include "image/video_writer.h"
 #include "io/temporary_folder.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 
 namespace vlmtrain::image {
 namespace {

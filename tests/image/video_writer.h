@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "image/video/ffmpeg.h"
+#include "image/video/video_container.h"
 
 extern "C" {
 #include <libavutil/opt.h>

@@ -9,7 +9,7 @@
 
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/sample/sample.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/mask.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/records.h"

@@ -5,7 +5,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {

@@ -18,7 +18,7 @@
 #include "image/nifti_file.h"
 #include "models/family.h"
 #include "parity/temporary_folder.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"

@@ -9,7 +9,7 @@
 #include "report/format/sections.h"
 #include "report/format/text_layout.h"
 #include "vlmtrain/base/base64.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 
 namespace vlmtrain::report {
 namespace {

@@ -14,7 +14,7 @@
 #include "report/format/html.h"
 #include "vlmtrain/base/base64.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 
 namespace vlmtrain::report {
 namespace {

@@ -26,7 +26,7 @@
 #include "vlmtrain/engine/generation/evaluation.h"
 #include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/evaluation/scores.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/models/adapter.h"

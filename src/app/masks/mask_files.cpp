@@ -8,8 +8,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
-#include "vlmtrain/image/decode.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/overlay.h"
 #include "vlmtrain/io/atomic.h"
 

@@ -56,7 +56,7 @@ bool decode_jpeg_planes(std::span<const std::byte> bytes, ImageSize stored_size,
 /// (kBadData) if only the alpha channel varies.
 PngSamples decode_png_samples(std::span<const std::byte> bytes, ImageSize stored_size, const std::string& name);
 
-// Conversions to RGB, bit-equal to Pillow's. Defined in image/decode.cpp. REQUIRES: 1 channel for
+// Conversions to RGB, bit-equal to Pillow's. Defined in image/image_file.cpp. REQUIRES: 1 channel for
 // gray, 4 for CMYK and RGBA.
 
 InterleavedPixels convert_gray_to_rgb(const InterleavedPixels& gray);

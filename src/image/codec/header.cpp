@@ -7,9 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "image/codec/heif.h"
 #include "image/codec/orientation.h"
-#include "image/codec/tiff.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::image {

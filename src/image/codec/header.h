@@ -30,4 +30,16 @@ ImageHeader read_header(ByteSource& source, const std::string& name);
 /// Reads the header of a file or of embedded bytes.
 ImageHeader read_header(const io::MediaRef& image);
 
+/// Returns the size of the primary image of a HEIF file (HEIC or AVIF). Its rotation and mirroring
+/// (`irot`, `imir`) are applied, so that the orientation is always kUpright. EXIF's orientation is
+/// ignored, as HEIF requires (ISO/IEC 23008-12, A.2.4) and as Pillow does. `format` is "HEIC" or
+/// "AVIF". Throws UserError (kBadData) for invalid headers, and if libheif is not installed.
+/// Thread-safe.
+ImageHeader read_heif_header(ByteSource& source, const std::string& format, const std::string& name);
+
+/// Returns the number of pages, and size and orientation of the first one, of a TIFF or BigTIFF file. Throws UserError
+/// (kBadData) for invalid headers and for kinds of samples and compression that decode_tiff() does
+/// not support. `name` identifies the file in messages. Thread-safe.
+ImageHeader read_tiff_header(ByteSource& source, const std::string& name);
+
 }  // namespace vlmtrain::image

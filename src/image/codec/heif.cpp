@@ -1,5 +1,3 @@
-#include "image/codec/heif.h"
-
 #include <libheif/heif.h>
 
 #include <algorithm>

@@ -1,5 +1,3 @@
-#include "image/codec/tiff.h"
-
 #include <tiffio.h>
 
 #include <fmt/format.h>
@@ -14,7 +12,6 @@
 #include "image/codec/header.h"
 #include "image/codec/orientation.h"
 #include "image/codec/tiff_file.h"
-#include "image/codec/tiff_layout.h"
 
 namespace vlmtrain::image {
 

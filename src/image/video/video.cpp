@@ -11,7 +11,7 @@
 #include "image/video/frame_source.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 
 namespace vlmtrain::image {
 

@@ -6,7 +6,7 @@
 
 #include "image/volume/affine.h"
 #include "image/volume/volume_stream.h"
-#include "image/volume/voxel_converter.h"
+#include "image/volume/voxel_values.h"
 #include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::image {

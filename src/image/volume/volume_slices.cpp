@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "image/volume/affine.h"
-#include "image/volume/frame_sampler.h"
-#include "image/volume/intensity.h"
 #include "image/volume/nifti_header.h"
 #include "image/volume/sampled_grid.h"
 #include "image/volume/volume_stream.h"
+#include "image/volume/voxel_values.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/volume.h"
 

@@ -10,7 +10,7 @@
 #include "models/gemma3/config.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/tensor_fwd.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/models/processor.h"

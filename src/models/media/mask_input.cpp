@@ -10,7 +10,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/sample/sample_processor.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/mask.h"
 #include "vlmtrain/image/resize.h"
 

@@ -8,7 +8,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/sample.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/video.h"
 
 namespace vlmtrain::models {

@@ -8,7 +8,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/volume_slices.h"
 #include "vlmtrain/models/media_preview.h"
 

@@ -7,7 +7,7 @@
 #include "report/inspection/inspection_sections.h"
 #include "vlmtrain/base/base64.h"
 #include "vlmtrain/base/text_format.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 
 namespace vlmtrain::report {
 

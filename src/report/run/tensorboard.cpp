@@ -14,7 +14,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/process.h"
 #include "vlmtrain/base/text_format.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/report/progress.h"
 

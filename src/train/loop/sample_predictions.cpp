@@ -10,7 +10,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/evaluation/evaluated_answer.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/memory/out_of_memory.h"
 #include "vlmtrain/models/model.h"

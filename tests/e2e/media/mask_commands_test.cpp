@@ -1,7 +1,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "e2e/command.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 
 namespace vlmtrain::e2e {
 

@@ -4,7 +4,7 @@
 #include "image/reference_files.h"
 #include "models/idefics3/image_processor.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/decode.h"
+#include "vlmtrain/image/image_file.h"
 
 namespace vlmtrain::models::idefics3 {
 namespace {

@@ -6,7 +6,7 @@
 #include "io/temporary_folder.h"
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/models/processor.h"

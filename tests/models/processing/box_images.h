@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/points.h"
 #include "vlmtrain/io/record.h"
 

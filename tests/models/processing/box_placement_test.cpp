@@ -10,7 +10,7 @@
 #include "models/processing/box_images.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/sample/sample_processor.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/models/processor.h"
 

@@ -6,7 +6,7 @@
 #include "parity/case.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/sample/sample_processor.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/processor.h"
 

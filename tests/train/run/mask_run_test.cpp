@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "train/small_run.h"
-#include "vlmtrain/image/encode.h"
+#include "vlmtrain/image/image_file.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::train {
