@@ -25,7 +25,7 @@
 #include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/evaluation/evaluate.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 

@@ -18,7 +18,7 @@
 
 #include "vlmtrain/data/loader/loader.h"
 #include "vlmtrain/data/sample/micro_batch.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace {

@@ -23,7 +23,7 @@
 #include "vlmtrain/base/random.h"
 #include "vlmtrain/data/index/sample_index.h"
 #include "vlmtrain/data/order/sample_order.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/processor.h"
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "vlmtrain/base/random.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace {
 

@@ -15,7 +15,7 @@
 #include "models/processing/chat_template.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/sample/sample.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 #include "fuzz/input.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   vlmtrain::fuzz::expect_accepted_or_rejected([&] {

@@ -20,8 +20,7 @@
 #include <thread>
 
 #include "io/child_process.h"
-#include "io/files/file_error.h"
-#include "io/files/temp_path.h"
+#include "io/files/file_system.h"
 #include "io/temporary_folder.h"
 
 namespace vlmtrain::io {

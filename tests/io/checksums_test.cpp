@@ -1,5 +1,3 @@
-#include "vlmtrain/io/checksums.h"
-
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 

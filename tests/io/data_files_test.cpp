@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -1,10 +1,9 @@
-#include "vlmtrain/io/dataset_file.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/dataset_test.h"
 #include "io/temporary_folder.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::io {
 namespace {

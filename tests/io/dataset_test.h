@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "io/temporary_folder.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::io {
 

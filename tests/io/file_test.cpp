@@ -14,8 +14,8 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/io/torch_file.h"
 
 namespace vlmtrain::io {

@@ -6,8 +6,8 @@
 
 #include "io/dataset/table_records.h"
 #include "io/parquet_test.h"
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::io {

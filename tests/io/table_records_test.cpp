@@ -10,9 +10,9 @@
 
 #include "base/captured_log.h"
 #include "io/parquet_test.h"
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::io {
 namespace {

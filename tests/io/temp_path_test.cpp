@@ -1,5 +1,3 @@
-#include "io/files/temp_path.h"
-
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -20,7 +18,7 @@
 #include <thread>
 
 #include "io/child_process.h"
-#include "io/files/file_error.h"
+#include "io/files/file_system.h"
 #include "io/temporary_folder.h"
 #include "vlmtrain/io/atomic.h"
 

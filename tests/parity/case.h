@@ -11,8 +11,8 @@
 
 #include "parity/stored_tensor.h"
 #include "vlmtrain/data/sample/sample.h"
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/model.h"

@@ -5,8 +5,8 @@
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/sample/sample_processor.h"
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::parity {
 namespace {

@@ -20,8 +20,8 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/image/image_file.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::parity {

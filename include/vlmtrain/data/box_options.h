@@ -4,7 +4,7 @@
 #include <string>
 
 #include "vlmtrain/base/options.h"
-#include "vlmtrain/io/object_marks.h"
+#include "vlmtrain/io/record.h"
 
 namespace vlmtrain::data {
 

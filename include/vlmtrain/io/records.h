@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -97,5 +99,83 @@ class ConcatRecords final : public Records {
   std::vector<NamedRecords> parts_;
   std::vector<int64_t> part_starts_;  // index of the first record of each part, then size()
 };
+
+/// Opens a data set without loading it. Records are read on demand, so the files must stay in place
+/// and unchanged during the lifetime of the result.
+///
+/// `path` is a file, a pattern (glob(7), such as data/*.parquet), or a folder of Parquet files,
+/// tars or JSON Lines files. Several files are one data set, in natural order of their paths. The
+/// format is detected from the content:
+///
+/// - a JSON array of records, or JSON Lines (one record per line; blank lines are skipped);
+/// - Parquet with one record per row, and images as bytes or paths, read by a plug-in (row_file.h);
+/// - a WebDataset tar: the members a.json, a.txt, a.jpg, a.0.png, a.mp4 … are the record "a"
+///   (dataset/tar_records.h).
+///
+/// Formats of records:
+///   LLaVA      {"image": "a.jpg" or [...],
+///               "conversations": [{"from": "human", "value": "<image>\n..."}, ...]}
+///   ShareGPT   {"images": [...], "conversations": [{"from": "user", ...}, ...]}
+///   messages   {"images": [...],
+///               "messages": [{"role": "user", "content": "..." or [blocks]}, ...]}
+///   Cauldron   {"images": [...], "texts": [{"user": "...", "assistant": "..."}, ...]}
+///   questions  {"image": "a.jpg", "question": "...", "answer": "..."}
+///   captions   {"image": "a.jpg", "caption": "..."}: the user's turn consists of the image
+///   Alpaca     {"instruction": "...", "input": "...", "output": "...",
+///               "history": [["...", "..."], ...]}
+/// RecordSettings::columns maps other names to these.
+///
+/// - Media: records may have "video" or "videos" in place of images or next to them. An image is a
+///   path, or {"bytes", "path"} as in Hugging Face datasets; "file://" before a path is removed. A
+///   video may be a list of images. Turns may have their own media under the same keys.
+/// - Content blocks of messages: {"type": "text", "text"}; {"type": "image"} for the next of
+///   "images", or with its own "image", "path" or "url"; {"type": "image_url", "image_url": {"url"}
+///   or string}; and the same with "video".
+/// - Placeholders: if no turn has a placeholder for an image, placeholders are added at the start
+///   of the first user turn, as in LLaVA's code: first images, then videos. If a record has only
+///   videos, its <image> placeholders stand for the videos, as in LLaVA's data.
+/// - Texts: a "system" text becomes the first turn, as in LLaMA-Factory. Numbers and booleans
+///   become strings.
+/// - Keys that are not read: a key that would change what is learned is a problem of the record.
+///   Other keys are ignored, with a notice unless they are known to be harmless
+///   (record/key_rules.h).
+///
+/// A record that cannot be used has a `problem`; other records can still be read. Media files are
+/// not opened. Throws data_error if a file cannot be read, or, with line and column, if a JSON
+/// array is invalid.
+std::shared_ptr<const Records> open_records(const std::filesystem::path& path, const RecordSettings& settings);
+
+/// Returns the files of a data set's path in natural order: the file itself, the matches of a
+/// pattern (glob(7)), or the Parquet files, tars or JSON Lines files of a folder. Throws data_error
+/// if nothing matches, or if a folder has files of several formats or splits. A path without
+/// pattern characters is returned unchanged, also if it does not exist.
+std::vector<std::filesystem::path> find_data_files(const std::filesystem::path& path);
+
+/// Returns all records of a data set that fits in memory, with media paths relative to
+/// `image_root`. If `image_root` is empty, relative paths are unchanged. Throws as open_records().
+std::vector<Record> read_dataset(const std::filesystem::path& path, const std::filesystem::path& image_root = {});
+
+/// A row group of a Parquet file, as its footer describes it.
+struct RowGroupInfo {
+  std::filesystem::path file;
+  size_t group = 0;   ///< index in the file
+  int64_t rows = 0;   ///< number of rows
+  int64_t bytes = 0;  ///< uncompressed size
+};
+
+/// Host memory of the row groups of all open data sets, which share one cache.
+struct RowGroupMemoryStats {
+  std::optional<RowGroupInfo> largest_row_group;  ///< empty if no Parquet file is open
+  int64_t max_cached_bytes = 0;                   ///< upper bound of `cached_bytes`
+  int64_t cached_bytes = 0;                       ///< size of the currently cached row groups
+
+  /// Returns the bytes that further reading may allocate: the remainder of `max_cached_bytes`, and
+  /// the largest row group once more while it is read (docs/data.md).
+  int64_t compute_max_additional_bytes() const;
+};
+
+/// Returns the memory of the row groups according to the footers of the files, without reading row
+/// groups. Thread-safe.
+RowGroupMemoryStats get_row_group_memory_stats();
 
 }  // namespace vlmtrain::io

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "vlmtrain/base/tensor_fwd.h"
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/nn/weights/lora_settings.h"
 #include "vlmtrain/train/config.h"

@@ -9,7 +9,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/options.h"
 #include "vlmtrain/data/volume_options.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::train {
 

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "app/settings/arguments.h"
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string_view>
 
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::data {
 

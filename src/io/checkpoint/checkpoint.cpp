@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "io/files/file_error.h"
+#include "io/files/file_system.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"

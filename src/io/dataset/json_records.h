@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/records.h"
 

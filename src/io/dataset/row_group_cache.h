@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::io {

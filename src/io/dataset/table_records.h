@@ -8,8 +8,8 @@
 
 #include "io/dataset/row_group_cache.h"
 #include "io/files/input_file.h"
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/io/row_file.h"
 
 namespace vlmtrain::io {

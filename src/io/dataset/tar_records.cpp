@@ -16,7 +16,6 @@
 
 #include "io/dataset/json_records.h"
 #include "io/dataset/tar_archive.h"
-#include "io/dataset/tar_files.h"
 #include "io/files/input_file.h"
 #include "io/record/record_reader.h"
 #include "vlmtrain/base/error.h"

@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <memory>
 
-#include "vlmtrain/io/dataset_file.h"
 #include "vlmtrain/io/records.h"
 
 namespace vlmtrain::io {
@@ -15,7 +14,7 @@ namespace vlmtrain::io {
 ///   a.question.txt …    its fields, if data.columns names the extension ("question.txt")
 ///   a.jpg, a.0.jpg …    its images (formats that decode_image() reads; others make bad samples), in the
 ///                       order of a.json's list, else in natural order
-///   a.mask.png …        its "masks" (tar_files.h), unless a.json lists them as images
+///   a.mask.png …        its "masks" (tar_archive.h), unless a.json lists them as images
 ///   a.mp4 …             its videos (mp4, mkv, webm, avi, mov)
 ///   a.nii.gz            its volumes
 ///

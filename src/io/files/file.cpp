@@ -15,7 +15,7 @@
 #include <iterator>
 #include <utility>
 
-#include "io/files/file_error.h"
+#include "io/files/file_system.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/io/atomic.h"

@@ -10,7 +10,7 @@
 #include <limits>
 #include <utility>
 
-#include "io/files/file_error.h"
+#include "io/files/file_system.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/hash.h"

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -64,5 +65,14 @@ enum class MediaType : uint8_t { kNone, kImage, kVideo };
 /// {"bytes", "path"} of Hugging Face datasets, and lists of these, by their first entry with
 /// content. Returns kNone for http URLs, which usually name the source of a record.
 MediaType classify_media(const RecordJson& value);
+
+/// Returns the weight of an answer in the loss, from keys such as "loss", "train", "weight" and
+/// "loss_scale" of its turn: 0 if any of them excludes it, else the fraction, else 1. Throws
+/// data_error for other values, for fractions that differ, and for fractions below 1e-6.
+float parse_loss_weight(const RecordJson& turn, size_t turn_number);
+
+/// Returns a number from 0 to 1, or the text of one, as tables write decimals. Returns nothing for
+/// other values.
+std::optional<double> parse_fraction(const RecordJson& value);
 
 }  // namespace vlmtrain::io

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "io/record/media/media_slots.h"
-#include "io/record/objects/box_text.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "io/record/media/record_media.h"
+#include "io/record/object_marks.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::io {
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "io/record/json_values.h"
-#include "io/record/loss_weight.h"
 #include "io/record/tool_turns.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"

@@ -4,7 +4,7 @@
 
 #include "io/record/keys/record_keys.h"
 #include "io/record/media/media_refs.h"
-#include "io/record/media/media_slots.h"
+#include "io/record/media/record_media.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 

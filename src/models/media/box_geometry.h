@@ -5,7 +5,7 @@
 
 #include "vlmtrain/image/points.h"
 #include "vlmtrain/image/size.h"
-#include "vlmtrain/io/object_marks.h"
+#include "vlmtrain/io/record.h"
 #include "vlmtrain/models/box_format.h"
 
 namespace vlmtrain::models {

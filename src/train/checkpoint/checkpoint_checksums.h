@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "vlmtrain/io/checksums.h"
+#include "vlmtrain/io/atomic.h"
 
 namespace vlmtrain::train {
 

@@ -10,7 +10,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/order/sample_order.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/models/adapter.h"

@@ -1,8 +1,8 @@
-#include "io/record/notices.h"
-
 #include <gmock/gmock.h>
 
 #include <string>
+
+#include "io/record/turn_checks.h"
 
 namespace vlmtrain::io {
 namespace {

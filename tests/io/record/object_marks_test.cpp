@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "io/dataset_test.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "io/dataset_test.h"
 #include "io/temporary_folder.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -6,7 +6,6 @@
 #include "planner/user_error.h"
 #include "train/small_run.h"
 #include "vlmtrain/io/atomic.h"
-#include "vlmtrain/io/checksums.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/train/run_checkpoint.h"
 

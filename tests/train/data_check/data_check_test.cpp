@@ -12,7 +12,7 @@
 #include "io/parquet_test.h"
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
-#include "vlmtrain/io/dataset_file.h"
+#include "vlmtrain/io/records.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

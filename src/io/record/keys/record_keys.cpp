@@ -7,12 +7,10 @@
 #include <utility>
 
 #include "io/record/json_values.h"
-#include "io/record/keys/key_refusals.h"
-#include "io/record/keys/key_values.h"
-#include "io/record/loss_weight.h"
+#include "io/record/keys/unread_keys.h"
 #include "io/record/media/media_refs.h"
-#include "io/record/notices.h"
 #include "io/record/tool_turns.h"
+#include "io/record/turn_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"

@@ -1,5 +1,6 @@
 #include "io/record/media/record_media.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -8,12 +9,245 @@
 #include <utility>
 
 #include "io/record/json_values.h"
+#include "io/record/turn_checks.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/io/rle.h"
 
 namespace vlmtrain::io {
+
+namespace {
+
+/// Returns a number of placeholders for messages, such as "2 <image> placeholders".
+std::string format_placeholder_count(const MediaKind& kind, size_t count) {
+  return pluralize(static_cast<int64_t>(count), fmt::format("{} placeholder", kind.placeholder).c_str());
+}
+
+/// Returns a number of media for messages, such as "1 image".
+std::string format_media_count(const MediaKind& kind, size_t count) {
+  return pluralize(static_cast<int64_t>(count), std::string(kind.name).c_str());
+}
+
+/// Returns true if the placeholder at byte `begin` has text before and after it on its line.
+bool is_inside_sentence(std::string_view text, size_t begin) {
+  const size_t line_start = text.rfind('\n', begin) + 1;  // npos + 1 is 0
+  const std::string_view text_before = text.substr(line_start, begin - line_start);
+  const std::string_view text_after = text.substr(begin + kImagePlaceholder.size());
+  const std::string_view rest_of_line = text_after.substr(0, text_after.find('\n'));
+  return text_before.find_first_not_of(kJsonWhitespace) != std::string_view::npos &&
+         rest_of_line.find_first_not_of(kJsonWhitespace) != std::string_view::npos;
+}
+
+/// Returns the path of a file reference without "file://". Throws data_error for other URLs.
+std::string to_local_path(std::string file, size_t number, const MediaKind& kind) {
+  // System calls would use only the part of the path before the NUL.
+  if (file.find('\0') != std::string::npos) throw data_error("{} {} has a NUL byte in its path", kind.name, number);
+  constexpr std::string_view kFileScheme = "file://";
+  if (file.starts_with(kFileScheme)) {
+    return file.substr(kFileScheme.size());
+  }
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (file.starts_with(scheme)) {
+      throw data_error("{} {} is an {}... URL, and only files are supported: save the {} and give its path", kind.name,
+                       number, scheme, kind.name);
+    }
+  }
+  return file;
+}
+
+/// Returns true if `file`, with links resolved, is outside of `root`, and on errors.
+bool is_outside_root(const std::filesystem::path& root, const std::filesystem::path& file) {
+  std::error_code error;
+  auto canonical_root = std::filesystem::weakly_canonical(root.empty() ? "." : root, error);
+  if (!canonical_root.has_filename()) canonical_root = canonical_root.parent_path();
+  const auto resolved_path = std::filesystem::weakly_canonical(file, error);
+  return error || std::ranges::mismatch(canonical_root, resolved_path).in1 != canonical_root.end();
+}
+
+/// Converts image placeholders to video placeholders, because LLaVA's data marks videos with
+/// <image>. All slots are replaced by slots for the `num_videos` listed videos.
+void convert_image_to_video_placeholders(std::vector<Turn>& turns, ConversationMedia& media, size_t num_videos) {
+  for (Turn& turn : turns) {
+    for (size_t pos = turn.text.find(kImagePlaceholder); pos != std::string::npos;
+         pos = turn.text.find(kImagePlaceholder, pos)) {
+      turn.text.replace(pos, kImagePlaceholder.size(), kVideoPlaceholder);
+    }
+  }
+  media = ConversationMedia{};
+  for (size_t i = 0; i < num_videos; ++i) {
+    media.videos.add(std::nullopt);
+  }
+}
+
+}  // namespace
+
+MediaRef resolve_media_path(const MediaRef& media_ref, size_t number, const ImageRoot& root, const MediaKind& kind) {
+  if (!media_ref.frames.empty()) {
+    MediaRef video;
+    video.frames.reserve(media_ref.frames.size());
+    for (const MediaRef& frame : media_ref.frames) {
+      video.frames.push_back(resolve_media_path(frame, number, root, kind));
+      if (frame.bytes && frame.path.empty()) video.frames.back().path += fmt::format(", frame {}", video.frames.size());
+    }
+    video.path = video.frames.front().path;
+    video.fps = media_ref.fps;
+    return video;
+  }
+  if (media_ref.bytes) {
+    MediaRef result = media_ref;
+    if (result.path.empty()) result.path = fmt::format("{} {}", kind.name, number);
+    return result;
+  }
+  MediaRef file = media_ref;
+  file.path = (root.folder / to_local_path(media_ref.path, number, kind)).string();
+  if (root.rejects_outside_paths && is_outside_root(root.folder, file.path)) {
+    throw data_error("{} {} is outside the image folder, {}, which {}=refuse forbids: {}", kind.name, number,
+                     root.folder.string(), keys::data::kOutsideImageRoot, make_excerpt(file.path));
+  }
+  return file;
+}
+
+void MediaSlots::add_text_placeholders(std::string_view text, size_t turn, size_t begin) {
+  for (size_t pos = text.find(media_kind_->placeholder); pos != std::string_view::npos;
+       pos = text.find(media_kind_->placeholder, pos + media_kind_->placeholder.size())) {
+    slots_.push_back({.media = {}, .placeholder = TextPlaceholder{.turn_index = turn, .begin = begin + pos}});
+  }
+}
+
+size_t MediaSlots::assign_turn_media(std::vector<MediaRef> media, size_t first, size_t turn) {
+  if (media.empty()) return 0;
+  std::vector<Slot*> unassigned_slots;
+  for (size_t i = first; i < slots_.size(); ++i) {
+    if (!slots_[i].media) unassigned_slots.push_back(&slots_[i]);
+  }
+  if (unassigned_slots.empty()) {
+    std::vector<Slot> new_slots;
+    new_slots.reserve(media.size());
+    for (MediaRef& media_ref : media) new_slots.push_back({.media = std::move(media_ref), .placeholder = {}});
+    slots_.insert(slots_.begin() + static_cast<std::ptrdiff_t>(first), new_slots.begin(), new_slots.end());
+    return media.size();
+  }
+  if (unassigned_slots.size() != media.size()) {
+    throw data_error("turn {} has {} for its {}: each {} needs one placeholder", turn + 1,
+                     format_placeholder_count(*media_kind_, unassigned_slots.size()),
+                     format_media_count(*media_kind_, media.size()), media_kind_->name);
+  }
+  for (size_t i = 0; i < media.size(); ++i) *unassigned_slots[i] = {.media = std::move(media[i]), .placeholder = {}};
+  return 0;
+}
+
+void MediaSlots::shift_placeholders(size_t turn, size_t bytes) {
+  for (Slot& slot : slots_) {
+    if (slot.placeholder && slot.placeholder->turn_index == turn) slot.placeholder->begin += bytes;
+  }
+}
+
+size_t MediaSlots::count_unassigned_slots(const std::vector<Slot>& slots) {
+  return static_cast<size_t>(std::ranges::count_if(slots, [](const Slot& slot) { return !slot.media; }));
+}
+
+bool MediaSlots::repeats_listed_media(const std::vector<Slot>& slots, const std::vector<MediaRef>& listed_media) {
+  return std::ranges::any_of(slots, [](const Slot& slot) { return slot.media.has_value(); }) &&
+         std::ranges::equal(slots, listed_media, [](const Slot& slot, const MediaRef& media_ref) {
+           return !slot.media || is_same_media(*slot.media, media_ref);
+         });
+}
+
+void MediaSlots::assign_listed_media(std::vector<MediaRef>& listed_media) {
+  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].media = std::move(listed_media[i]);
+  listed_media.clear();
+}
+
+bool MediaSlots::try_mark_literal_placeholders(std::vector<MediaRef>& listed_media, std::vector<Turn>& turns) {
+  if (num_unassigned_slots() == listed_media.size()) return false;
+  if (repeats_listed_media(slots_, listed_media)) {
+    assign_listed_media(listed_media);
+    return false;
+  }
+  std::vector<Slot> inline_slots, literal_slots;
+  for (const Slot& slot : slots_) (slot.placeholder ? literal_slots : inline_slots).push_back(slot);
+  const auto is_literal = [&](const Slot& slot) {
+    return is_inside_sentence(turns[slot.placeholder->turn_index].text, slot.placeholder->begin);
+  };
+  const bool are_placeholders_literal = inline_slots.empty()
+                                            ? listed_media.empty() && std::ranges::all_of(literal_slots, is_literal)
+                                            : count_unassigned_slots(inline_slots) == listed_media.size() ||
+                                                  repeats_listed_media(inline_slots, listed_media);
+  if (!are_placeholders_literal || literal_slots.empty()) return false;
+  for (const Slot& literal : literal_slots)
+    turns[literal.placeholder->turn_index].literal_placeholder_offsets.push_back(literal.placeholder->begin);
+  for (Turn& turn : turns) std::ranges::sort(turn.literal_placeholder_offsets);
+  slots_ = std::move(inline_slots);
+  if (num_unassigned_slots() != listed_media.size()) assign_listed_media(listed_media);
+  return slots_.empty();
+}
+
+size_t MediaSlots::num_unassigned_slots() const {
+  return count_unassigned_slots(slots_);
+}
+
+bool MediaSlots::has_inline_media() const {
+  return num_unassigned_slots() < slots_.size();
+}
+
+std::vector<MediaRef> MediaSlots::collect_media(const std::vector<MediaRef>& listed_media, const ImageRoot& root,
+                                                std::string& leading_placeholders) const {
+  const bool has_slots = !slots_.empty();
+  if (has_slots && num_unassigned_slots() != listed_media.size()) {
+    throw data_error("has {} for {}: each {} needs one placeholder",
+                     format_placeholder_count(*media_kind_, num_unassigned_slots()),
+                     format_media_count(*media_kind_, listed_media.size()), media_kind_->name);
+  }
+  const size_t count = has_slots ? slots_.size() : listed_media.size();
+  std::vector<MediaRef> media;
+  media.reserve(count);
+  auto next_listed_media = listed_media.begin();
+  for (size_t i = 0; i < count; ++i) {
+    if (!has_slots) leading_placeholders += media_kind_->placeholder;
+    const bool is_inline = has_slots && slots_[i].media.has_value();
+    media.push_back(resolve_media_path(is_inline ? *slots_[i].media : *next_listed_media++, i + 1, root, *media_kind_));
+  }
+  return media;
+}
+
+void ConversationMedia::add_text_placeholders(std::string_view text, size_t turn, size_t begin) {
+  images.add_text_placeholders(text, turn, begin);
+  videos.add_text_placeholders(text, turn, begin);
+}
+
+void ConversationMedia::shift_placeholders(size_t turn, size_t bytes) {
+  images.shift_placeholders(turn, bytes);
+  videos.shift_placeholders(turn, bytes);
+}
+
+void set_record_media(ConversationMedia& media, ListedMedia& listed_media, const ImageRoot& root, Record& record) {
+  auto& [images, videos] = listed_media;
+  const bool uses_image_placeholders = images.empty() && !videos.empty() && media.videos.empty() &&
+                                       media.images.num_unassigned_slots() == videos.size() &&
+                                       media.images.size() == videos.size();
+  if (uses_image_placeholders) convert_image_to_video_placeholders(record.turns, media, videos.size());
+  const bool are_placeholders_literal = media.images.try_mark_literal_placeholders(images, record.turns);
+  if (media.videos.try_mark_literal_placeholders(videos, record.turns) || are_placeholders_literal) {
+    const auto has_literal_placeholders = [](const Turn& turn) { return !turn.literal_placeholder_offsets.empty(); };
+    add_notice("a placeholder such as <image> in a record without media, read as text",
+               make_excerpt(std::ranges::find_if(record.turns, has_literal_placeholders)->text), record.notices);
+  }
+  check_no_media_in_answers(record.turns);
+  std::string leading_placeholders;
+  record.images = media.images.collect_media(images, root, leading_placeholders);
+  record.videos = media.videos.collect_media(videos, root, leading_placeholders);
+  if (!leading_placeholders.empty()) {
+    const bool is_document = record.is_document();
+    const auto first_turn = std::ranges::find(record.turns, is_document ? Role::kDocument : Role::kUser, &Turn::role);
+    VLMTRAIN_CHECK(first_turn != record.turns.end(), "the conversation has no turn of the user");
+    if (!is_document) leading_placeholders += "\n";
+    first_turn->text.insert(0, leading_placeholders);
+    for (size_t& offset : first_turn->literal_placeholder_offsets) offset += leading_placeholders.size();
+  }
+}
 
 namespace {
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "io/record/keys/key_rules.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {
 
@@ -33,5 +34,12 @@ enum class MediaForm : uint8_t {
 
 /// Same as reject_media_key() for a record.
 [[noreturn]] void reject_record_media_key(const std::string& key, const char* media_type, MediaForm form);
+
+/// Returns true if a key needs no notice or error: it is read or harmless, or its value means the
+/// same as an absent key.
+bool is_acceptable_value(KeyRule rule, const RecordJson& value);
+
+/// Returns the form of a value that may be media, except for kNumbered.
+MediaForm find_media_form(const RecordJson& value);
 
 }  // namespace vlmtrain::io
