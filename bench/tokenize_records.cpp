@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "models/processing/chat_encoder.h"
-#include "models/processing/chat_template.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/records.h"

@@ -60,7 +60,7 @@ namespace reference {
 at::Tensor patchify(const image::ByteImages& pixels, image::ImageSize patch, at::ScalarType dtype) {
   const at::Tensor bytes =
       pixels.image_indices.defined() ? pixels.bytes.index_select(0, pixels.image_indices) : pixels.bytes;
-  // Unfolds twice to be independent of extract_patch_rows() (models/network/patch_embedding.cpp).
+  // Unfolds twice to be independent of extract_patch_rows() (models/network/layers.cpp).
   return image::normalize_pixels(bytes, pixels.normalization)
       .to(dtype)
       .unfold(2, patch.height, patch.height)

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "models/adapters/adapter_check.h"
 #include "models/adapters/adapter_format.h"
-#include "models/adapters/lora_targets.h"
 #include "models/checkpoints/auxiliary_files.h"
 #include "models/checkpoints/load_weights.h"
 #include "vlmtrain/base/error.h"

@@ -8,16 +8,15 @@
 #include <map>
 
 #include "models/adapters/adapted_folder.h"
+#include "models/adapters/adapter_check.h"
 #include "models/adapters/adapter_format.h"
-#include "models/adapters/lora_targets.h"
 #include "models/checkpoints/auxiliary_files.h"
 #include "models/checkpoints/config_checks.h"
 #include "models/checkpoints/config_keys.h"
 #include "models/checkpoints/load_weights.h"
 #include "models/checkpoints/quantized_weights.h"
-#include "models/checkpoints/read_model_config.h"
 #include "models/checkpoints/saved_config.h"
-#include "models/checkpoints/tied_output.h"
+#include "models/checkpoints/tensor_names.h"
 #include "models/family.h"
 #include "models/processing/context_length.h"
 #include "vlmtrain/base/error.h"

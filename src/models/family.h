@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/processing/processor_changes.h"
+#include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/size.h"

@@ -10,9 +10,9 @@
 
 #include "models/adapters/adapted_folder.h"
 #include "models/checkpoints/auxiliary_files.h"
-#include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/config_checks.h"
 #include "models/family.h"
-#include "models/processing/processor_changes.h"
+#include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/config_checks.h"
 #include "models/family.h"
 #include "models/processing/context_length.h"
 #include "vlmtrain/base/error.h"

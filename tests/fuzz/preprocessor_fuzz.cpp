@@ -1,6 +1,6 @@
 #include "fuzz/checkpoint_folder.h"
 #include "fuzz/input.h"
-#include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/config_checks.h"
 #include "models/family.h"
 #include "models/presets.h"
 #include "vlmtrain/io/json.h"

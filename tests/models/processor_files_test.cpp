@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "models/processing/preprocessor_config.h"
-#include "models/processing/processor_changes.h"
 #include "parity/temporary_folder.h"
 #include "parity/tiny_preset.h"
 #include "vlmtrain/io/file.h"

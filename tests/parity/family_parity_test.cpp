@@ -9,7 +9,7 @@
 #include <set>
 
 #include "engine/small_step.h"
-#include "models/network/patch_embedding.h"
+#include "models/network/layers.h"
 #include "models/processing/preprocessor_config.h"
 #include "parity/capability_record.h"
 #include "parity/case.h"

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "models/brain_llava/model.h"
+#include "models/brain_llava/family.h"
 #include "models/network/volume_transformer.h"
 #include "parity/case.h"
 #include "parity/deviations.h"

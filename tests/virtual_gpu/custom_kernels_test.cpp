@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/network/patch_embedding.h"
+#include "models/network/layers.h"
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/engine/optimizer/optimizer.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "models/brain_llava/model.h"
+#include "models/brain_llava/family.h"
 #include "models/presets.h"
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/memory/device.h"

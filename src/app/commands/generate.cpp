@@ -31,7 +31,7 @@
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/components.h"

@@ -9,12 +9,17 @@
 #include <optional>
 #include <string>
 #include <system_error>
+#include <vector>
 
+#include "models/adapters/adapter_format.h"
 #include "models/checkpoints/auxiliary_files.h"
-#include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/config_checks.h"
 #include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/file.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/text/template_source.h"
 
@@ -100,6 +105,123 @@ void call_with_adapted_folder(const fs::path& base, const fs::path& adapter,
   } catch (const UserError& error) {
     throw UserError(error.code(), restore_original_paths(error.what(), link_folder.path(), base, adapter, files));
   }
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read_base_path(const fs::path& adapter) {
+  const auto source = adapter / kAdapterConfigName;
+  if (!is_adapter(adapter)) {
+    throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", source.string());
+  }
+  return io::get<std::string>(io::read_json(source), "base_model_name_or_path", source.string());
+}
+
+/// Throws UserError if `base` is not a full checkpoint. `source` is the key or flag that gave it.
+void check_full_checkpoint(const fs::path& base, const std::string& source) {
+  if (is_adapter(base)) {
+    throw data_error(
+        "{}: {} is an adapter itself; merge it first (`vlmtrain merge --adapter {} --out FOLDER`), and use the result "
+        "as the base",
+        source, base.string(), base.string());
+  }
+  if (fs::exists(base / "config.json")) return;
+  try {
+    read_model_config(base);
+  } catch (const UserError& error) {
+    throw data_error("{}: {}", source, error.what());
+  }
+}
+
+std::vector<fs::path> list_safetensors_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().extension() == ".safetensors") files.push_back(entry->path());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+/// Returns excerpts of a file, spread over the file.
+std::string read_excerpts(const fs::path& path, uintmax_t bytes) {
+  // Reading 256 KiB of a file of gigabytes is fast. It is enough, since any training step changes
+  // nearly all weights.
+  constexpr uintmax_t kNumExcerpts = 64;
+  constexpr uintmax_t kExcerptBytes = 4096;
+  std::ifstream file(path, std::ios::binary);
+  std::string excerpts;
+  std::string excerpt(kExcerptBytes, '\0');
+  for (uintmax_t i = 0; i < kNumExcerpts && file; ++i) {
+    const uintmax_t last_excerpt_offset = bytes > kExcerptBytes ? bytes - kExcerptBytes : 0;
+    file.seekg(static_cast<std::streamoff>(last_excerpt_offset * i / (kNumExcerpts - 1)));
+    file.read(excerpt.data(), static_cast<std::streamsize>(std::min(bytes, kExcerptBytes)));
+    excerpts.append(excerpt, 0, static_cast<size_t>(file.gcount()));
+  }
+  return excerpts;
+}
+
+bool have_equal_excerpts(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  if (fs::equivalent(a, b, error)) return true;
+  const auto bytes = fs::file_size(a, error);
+  if (error || bytes != fs::file_size(b, error) || error) return false;
+  return read_excerpts(a, bytes) == read_excerpts(b, bytes);
+}
+
+}  // namespace
+
+bool is_adapter(const fs::path& folder) {
+  return fs::exists(folder / kAdapterConfigName);
+}
+
+fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
+  if (!base.empty()) {
+    const std::string source = fmt::format("--base {}", base.string());
+    if (!fs::is_directory(base)) throw usage_error("{}: is not a folder; give the adapter's base checkpoint", source);
+    check_full_checkpoint(base, source);
+    return base;
+  }
+  const std::string source = fmt::format("{}: base_model_name_or_path", (folder / kAdapterConfigName).string());
+  const std::string base_path = read_base_path(folder);
+  if (!fs::is_directory(base_path)) {
+    const std::string download_hint = io::is_hub_model_id(base_path)
+                                          ? fmt::format(" (`hf download {} --local-dir DIR` fetches it)", base_path)
+                                          : std::string();
+    throw data_error(
+        "{} {} is not a folder on this machine; give the folder of the adapter's base checkpoint with --base DIR{}",
+        source, base_path, download_hint);
+  }
+  check_full_checkpoint(base_path, source);
+  return base_path;
+}
+
+BaseAndAdapterFolders resolve_base_and_adapter(const fs::path& folder, const fs::path& base) {
+  if (is_adapter(folder)) return {.base = find_adapter_base(folder, base), .adapter = folder};
+  if (base.empty()) return {.base = folder, .adapter = {}};
+  throw usage_error("--base {}: applies to adapters, and {} is not an adapter; omit it", base.string(),
+                    folder.string());
+}
+
+bool are_equal_checkpoints(const fs::path& a, const fs::path& b) {
+  std::error_code error;
+  if (fs::equivalent(a, b, error)) return true;
+  const auto files = list_safetensors_files(a);
+  if (!std::ranges::equal(files, list_safetensors_files(b), have_equal_excerpts)) return false;
+  return fs::exists(a / "config.json", error) && fs::exists(b / "config.json", error) &&
+         io::read_file(a / "config.json") == io::read_file(b / "config.json");
+}
+
+void warn_on_base_folder_mismatch(const fs::path& adapter, const fs::path& base) {
+  const std::string base_path = read_base_path(adapter);
+  std::error_code error;
+  if (!fs::is_directory(base_path, error) || are_equal_checkpoints(base_path, base)) return;
+  spdlog::warn(
+      "{}: base_model_name_or_path {} exists and is not {}, the checkpoint in use; results are valid only if both have "
+      "the same weights, so check which one the adapter belongs to",
+      (adapter / kAdapterConfigName).string(), base_path, base.string());
 }
 
 }  // namespace vlmtrain::models

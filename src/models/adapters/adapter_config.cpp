@@ -9,11 +9,10 @@
 #include <set>
 #include <string_view>
 
+#include "models/adapters/adapter_check.h"
 #include "models/adapters/adapter_format.h"
-#include "models/adapters/lora_targets.h"
 #include "models/checkpoints/config_checks.h"
-#include "models/checkpoints/load_parameters.h"
-#include "models/checkpoints/read_model_config.h"
+#include "models/checkpoints/load_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"

@@ -1,24 +1,180 @@
-#include "models/family.h"
+#include "models/brain_llava/family.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/bmm.h>
+#include <ATen/ops/div.h>
+#include <c10/core/ScalarType.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "models/brain_llava/config.h"
+#include "models/checkpoints/config_checks.h"
+#include "models/family.h"
 #include "models/llava/family.h"
-#include "models/processing/chat_template.h"
+#include "models/processing/chat_encoder.h"
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::models::brain_llava {
+
+namespace {
+
+constexpr int64_t kMaxVolumes = 4096;  // per sample; rejects only damaged configs
+
+/// Returns true if a volume of `size` voxels has at least one patch per token along each axis.
+bool has_enough_patches(const Config& config, const VolumeShape& size) {
+  const VolumeShape grid = config.vision.compute_grid(size);
+  for (size_t axis = 0; axis < grid.size(); ++axis) {
+    if (grid[axis] < config.tokens[axis]) return false;
+  }
+  return true;
+}
+
+nlohmann::json get_required_section(const nlohmann::json& config, const char* key, const std::string& source) {
+  auto section = get_section(config, key, source);
+  if (section.is_null()) throw data_error("{}: has no section {}", source, key);
+  return section;
+}
+
+}  // namespace
+
+Config Config::from_json(const nlohmann::json& json, const std::filesystem::path& folder) {
+  const std::string source = (folder / "config.json").string();
+  Config config;
+  const auto vision = get_required_section(json, "vision_config", source);
+  const auto type = io::get_or<std::string>(vision, "model_type", std::string(kTowerType), source);
+  if (type != kTowerType) {
+    throw data_error("{} (vision_config): vision tower {} is not supported in brain_llava; {} is", source, type,
+                     kTowerType);
+  }
+  config.vision = VolumeTransformerConfig::from_json(vision, source + " (vision_config)");
+  if (const auto projector = get_section(json, "projector_config", source); !projector.is_null()) {
+    const std::string projector_source = source + " (projector_config)";
+    config.tokens = read_volume_shape(projector, "tokens", config.tokens, kMaxImageSide, projector_source);
+    config.projector_activation = parse_activation(
+        io::get_or<std::string>(projector, "hidden_act", "gelu", projector_source), "hidden_act", projector_source);
+  }
+  config.text = LlamaConfig::from_json(get_required_section(json, "text_config", source), source + " (text_config)");
+  config.text.tie_word_embeddings |= io::get_or<bool>(json, "tie_word_embeddings", false, source);
+  config.image_token_id = io::get<int64_t>(json, "image_token_id", source);
+  if (config.image_token_id < 0 || config.image_token_id >= config.text.vocab_size) {
+    throw data_error("{}: image_token_id {} is not in the vocabulary of {}", source, config.image_token_id,
+                     config.text.vocab_size);
+  }
+  if (json.contains("max_volumes")) config.max_volumes = read_size(json, "max_volumes", 1, kMaxVolumes, source);
+  if (!has_enough_patches(config, config.vision.image_size)) {
+    throw data_error("{}: projector_config.tokens {} exceeds the {} patches of a volume of image_size {}", source,
+                     format_volume_shape(config.tokens),
+                     format_volume_shape(config.vision.compute_grid(config.vision.image_size)),
+                     format_volume_shape(config.vision.image_size));
+  }
+  return config;
+}
+
+data::PixelRowShape Config::make_pixel_row_shape(const std::optional<VolumeShape>& requested,
+                                                 at::ScalarType dtype) const {
+  const VolumeShape size = resolve_volume_size(requested);
+  return {.dtype = dtype, .channels = vision.channels, .depth = size[0], .height = size[1], .width = size[2]};
+}
+
+VolumeShape Config::resolve_volume_size(const std::optional<VolumeShape>& requested) const {
+  const VolumeShape size = vision.resolve_volume_size(requested);
+  if (!has_enough_patches(*this, size)) {
+    throw usage_error("{}: {} gives {} patches, fewer than the projector's {} tokens per volume; give at least {}",
+                      keys::data::kVolumeSize, format_volume_shape(size),
+                      format_volume_shape(vision.compute_grid(size)), format_volume_shape(tokens),
+                      format_volume_shape({tokens[0] * vision.patch_size, tokens[1] * vision.patch_size,
+                                           tokens[2] * vision.patch_size}));
+  }
+  return size;
+}
+
+namespace {
+
+/// Returns the averaging matrix of one axis, fp32 [tokens, patches]. As in adaptive_avg_pool3d,
+/// token t is the mean of the patches floor(t · patches / tokens) up to, but without,
+/// ceil((t + 1) · patches / tokens). The matrix is created on the features' device, which avoids a
+/// copy.
+at::Tensor make_axis_pooling_matrix(int64_t tokens, int64_t patches, const at::TensorOptions& options) {
+  constexpr std::string_view kFloorRoundingMode = "floor";
+  const auto index_options = options.dtype(at::kLong);
+  const at::Tensor token_indices = at::arange(tokens, index_options).unsqueeze(1),
+                   patch_indices = at::arange(patches, index_options);
+  const at::Tensor first = at::div(token_indices * patches, tokens, kFloorRoundingMode);
+  const at::Tensor end = at::div((token_indices + 1) * patches + (tokens - 1), tokens, kFloorRoundingMode);
+  return patch_indices.ge(first).to(at::kFloat) * patch_indices.lt(end).to(at::kFloat) / (end - first);
+}
+
+using nn::Component;
+using nn::ParameterScope;
+
+ParameterScope make_parameter_scope(nn::ParameterStore& store, Component component, const char* name) {
+  return {store, component, name};
+}
+
+}  // namespace
+
+at::Tensor make_pooling_matrix(const VolumeShape& tokens, const VolumeShape& patches,
+                               const at::TensorOptions& options) {
+  const auto make_axis_matrix = [&](size_t axis) {
+    return make_axis_pooling_matrix(tokens[axis], patches[axis], options);
+  };
+  // The weight of a patch is the product of its weights along the axes.
+  const at::Tensor x = make_axis_matrix(0).view({tokens[0], 1, 1, patches[0], 1, 1});
+  const at::Tensor y = make_axis_matrix(1).view({tokens[1], 1, 1, patches[1], 1});
+  const at::Tensor z = make_axis_matrix(2).view({tokens[2], 1, 1, patches[2]});
+  return (x * y * z).flatten(3, 5).flatten(0, 2).to(options.dtype());
+}
+
+at::Tensor pool_patches(const at::Tensor& features, const VolumeShape& tokens, const VolumeShape& patches) {
+  const int64_t num_patches = patches[0] * patches[1] * patches[2];
+  VLMTRAIN_CHECK(features.size(0) % num_patches == 0, "{} features for volumes of {} patches", features.size(0),
+                 num_patches);
+  const at::Tensor volumes = features.view({-1, num_patches, features.size(1)});
+  const at::Tensor pooling_matrix = make_pooling_matrix(tokens, patches, features.options());
+  return at::bmm(pooling_matrix.expand({volumes.size(0), -1, -1}), volumes).flatten(0, 1);
+}
+
+Model::Model(const Config& config, const nn::ParameterSettings& settings)
+    : VisionLanguageModel(settings),
+      config_(config),
+      tower_(make_parameter_scope(parameters(), Component::kVisionTower, "vision_tower"), config.vision),
+      projector_(make_parameter_scope(parameters(), Component::kProjector, "multi_modal_projector.linear_1"),
+                 make_parameter_scope(parameters(), Component::kProjector, "multi_modal_projector.linear_2"),
+                 {.vision = config.vision.block_config.hidden_size,
+                  .text = config.text.hidden_size,
+                  .activation = config.projector_activation}),
+      text_(make_parameter_scope(parameters(), Component::kLanguageModel, "language_model.model"), config.text,
+            make_parameter_scope(parameters(), Component::kLanguageModel, "language_model.lm_head")) {}
+
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_patch_features) const {
+  const at::Tensor volumes = vision.pixel_values.to(parameters().options().dtype().toScalarType());
+  const at::Tensor patch_features = tower_(volumes, vision.modalities, recompute_block_counts().vision);
+  return {.features = projector_(pool_patches(patch_features, config_.tokens, tower_.compute_grid(volumes))),
+          .patch_features = with_patch_features ? patch_features : at::Tensor()};
+}
+
+ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                         const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  return std::make_unique<Model>(Config::from_json(config_json, folder), settings);
+}
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/load_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 

@@ -1,27 +1,221 @@
 #include "models/checkpoints/load_weights.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/aminmax.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
 #include <iterator>
+#include <limits>
 #include <map>
+#include <vector>
 
-#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/config_checks.h"
 #include "models/checkpoints/quantized_weights.h"
-#include "models/checkpoints/read_model_config.h"
 #include "models/checkpoints/tensor_names.h"
-#include "models/checkpoints/tied_output.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/weights/name_pattern.h"
 
 namespace vlmtrain::models {
+
+namespace {
+
+/// Elements per task of at::parallel_for. Chosen without measurement.
+constexpr int64_t kElementsPerTask = 1 << 18;
+
+/// Returns true if a value has all bits of the mask `exponent` set, that is, if it is infinite or
+/// NaN.
+template <class Bits>
+bool has_all_ones_exponent(const at::Tensor& values, Bits exponent) {
+  const auto* const bits = static_cast<const Bits*>(values.const_data_ptr());
+  std::atomic<bool> has_match = false;
+  at::parallel_for(0, values.numel(), kElementsPerTask, [&](int64_t begin, int64_t end) {
+    unsigned has_task_match = 0;
+    for (int64_t i = begin; i < end; ++i) has_task_match |= static_cast<unsigned>((bits[i] & exponent) == exponent);
+    if (has_task_match != 0) has_match = true;
+  });
+  return has_match;
+}
+
+bool has_non_finite_values(const at::Tensor& values) {
+  const bool is_dense_cpu = values.is_cpu() && values.is_contiguous();
+  if (is_dense_cpu && values.scalar_type() == at::kBFloat16) return has_all_ones_exponent<uint16_t>(values, 0x7F80);
+  if (is_dense_cpu && values.scalar_type() == at::kHalf) return has_all_ones_exponent<uint16_t>(values, 0x7C00);
+  if (is_dense_cpu && values.scalar_type() == at::kFloat) return has_all_ones_exponent<uint32_t>(values, 0x7F800000);
+  return !at::isfinite(values).all().item<bool>();
+}
+
+/// Returns "1e+05 at [0, 3]" for the first element selected by `mask`.
+std::string describe_first_masked_value(const at::Tensor& values, const at::Tensor& mask) {
+  const auto position = mask.flatten().to(at::kByte).argmax().item<int64_t>();
+  std::vector<int64_t> index(static_cast<size_t>(values.dim()));
+  int64_t remaining = position;
+  for (size_t axis = index.size(); axis > 0; --axis) {
+    const int64_t size = values.size(static_cast<int64_t>(axis) - 1);
+    index[axis - 1] = remaining % size;
+    remaining /= size;
+  }
+  return fmt::format("{:.6g} at [{}]", values.flatten()[position].item<double>(), fmt::join(index, ", "));
+}
+
+double get_max_finite_value(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kHalf:
+      return 65504;
+    case at::kBFloat16:
+      return 3.3895313892515355e38;
+    case at::kFloat:
+      return std::numeric_limits<float>::max();
+    default:
+      return std::numeric_limits<double>::infinity();
+  }
+}
+
+bool has_wider_range(at::ScalarType from, at::ScalarType to) {
+  return get_max_finite_value(from) > get_max_finite_value(to);
+}
+
+/// Returns a mask of the finite values that round to infinity in `dtype`: those that exceed its
+/// largest number by half a unit in the last place or more.
+at::Tensor make_overflow_mask(const at::Tensor& values, at::ScalarType dtype) {
+  return at::isfinite(values).logical_and(at::isfinite(values.to(dtype)).logical_not());
+}
+
+}  // namespace
+
+std::string describe_first_non_finite_value(const at::Tensor& values) {
+  if (!c10::isFloatingType(values.scalar_type()) || values.numel() == 0 || values.is_meta()) return "";
+  if (!has_non_finite_values(values)) return "";
+  return describe_first_masked_value(values, at::isfinite(values).logical_not());
+}
+
+bool overflows(const at::Tensor& values, at::ScalarType dtype) {
+  if (!has_wider_range(values.scalar_type(), dtype) || values.numel() == 0 || values.is_meta()) return false;
+  if (dtype == at::kHalf) {
+    // Compares in place, because a converted copy would double the memory. 65520 is the least
+    // number that float16 rounds to infinity (65504 plus half a unit in the last place).
+    constexpr double kHalfOverflowThreshold = 65520;
+    const auto [smallest, largest] = at::aminmax(values);
+    const double low = smallest.item<double>(), high = largest.item<double>();
+    if (low > -kHalfOverflowThreshold && high < kHalfOverflowThreshold) return false;
+  }
+  return make_overflow_mask(values, dtype).any().item<bool>();
+}
+
+std::string describe_overflow(std::string_view name, const at::Tensor& values, at::ScalarType dtype) {
+  if (!overflows(values, dtype)) return "";
+  return fmt::format("{} has {}, which is infinite in {}", name,
+                     describe_first_masked_value(values, make_overflow_mask(values, dtype)),
+                     io::to_safetensors_dtype(dtype));
+}
+
+namespace {
+
+/// Name suffixes of buffers that older transformers releases save. Their values are computed from
+/// the config instead.
+constexpr std::string_view kComputedTableSuffixes[] = {".rotary_emb.inv_freq", ".rotary_embd.inv_freq",
+                                                       ".embeddings.position_ids"};
+
+std::string format_shape(at::IntArrayRef sizes) {
+  return fmt::format("[{}]", fmt::join(sizes, ", "));
+}
+
+}  // namespace
+
+std::vector<std::string> truncate_list(std::vector<std::string> items) {
+  constexpr size_t kMaxItems = 20;  // fills about one screen
+  if (items.size() > kMaxItems) {
+    items.resize(kMaxItems);
+    items.emplace_back("…");
+  }
+  return items;
+}
+
+std::string describe_shape_mismatch(const nn::Parameter& parameter, at::IntArrayRef shape) {
+  if (parameter.sizes() == shape) return "";
+  return fmt::format("{} has shape {}, but the config requires {}", parameter.name, format_shape(shape),
+                     format_shape(parameter.sizes()));
+}
+
+std::string describe_missing_tensor(const std::string& name) {
+  const char* const hint =
+      is_output_projection(name) ? " (set tie_word_embeddings: true if the model ties it to the embedding)" : "";
+  return fmt::format("missing: {}{}", name, hint);
+}
+
+std::string describe_unsupported_dtype(std::string_view name, at::ScalarType dtype) {
+  constexpr std::array kSupportedWeightDtypes{at::kDouble, at::kFloat, at::kBFloat16, at::kHalf};
+  if (std::ranges::find(kSupportedWeightDtypes, dtype) != kSupportedWeightDtypes.end()) return "";
+  return fmt::format("{} has dtype {}, which is not a weight dtype; use a checkpoint in F32, BF16 or F16", name,
+                     io::to_safetensors_dtype(dtype));
+}
+
+bool differs_only_in_rows(const nn::Parameter& parameter, at::IntArrayRef shape) {
+  const auto sizes = parameter.sizes();
+  return sizes.size() == 2 && shape.size() == 2 && sizes[1] == shape[1] && shape[0] > 0;
+}
+
+void copy_rows_to_parameter(const nn::Parameter& parameter, const at::Tensor& table) {
+  const at::Tensor rows = parameter.tensor.detach();
+  const int64_t num_copied_rows = std::min(rows.size(0), table.size(0));
+  rows.narrow(0, 0, num_copied_rows).copy_(table.narrow(0, 0, num_copied_rows));
+  if (num_copied_rows < rows.size(0))
+    rows.narrow(0, num_copied_rows, rows.size(0) - num_copied_rows).copy_(table.mean(0, /*keepdim=*/true, at::kFloat));
+}
+
+at::Tensor resize_table_rows(const nn::Parameter& parameter, const at::Tensor& table) {
+  const at::NoGradGuard no_gradients;
+  nn::Parameter rows = parameter;
+  rows.tensor = at::empty(parameter.sizes(), table.options());
+  copy_rows_to_parameter(rows, table);
+  return rows.tensor;
+}
+
+void check_loaded_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
+                         bool may_be_non_finite, const std::string& headline) {
+  const std::string source = headline.substr(0, headline.find(": "));
+  if (const std::string non_finite = describe_first_non_finite_value(values); !non_finite.empty()) {
+    if (!may_be_non_finite && !parameter.is_embedding) {
+      throw data_error("{}: {} has {}, an invalid weight; use an undamaged copy, or an earlier checkpoint", source,
+                       name, non_finite);
+    }
+    spdlog::warn("{}: {} has {}, an invalid weight; answers and losses that use it become NaN or infinite", source,
+                 name, non_finite);
+  }
+  if (parameter.quantized_weight != nullptr) return;
+  if (const std::string problem = describe_overflow(name, values, parameter.tensor.scalar_type()); !problem.empty()) {
+    throw data_error("{}: {}; compute in bf16 or fp32 ({})", source, problem, keys::training::kPrecision);
+  }
+}
+
+bool is_computed_table(std::string_view name) {
+  return std::ranges::any_of(kComputedTableSuffixes,
+                             [name](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+bool may_be_unused(std::string_view name) {
+  return is_output_projection(name) || is_computed_table(name);
+}
+
+void throw_if_problems(const std::string& headline, const std::vector<std::string>& problems) {
+  if (problems.empty()) return;
+  throw data_error("{} ({} differences):\n  {}", headline, problems.size(), fmt::join(truncate_list(problems), "\n  "));
+}
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "models/checkpoints/quantized_weights.h"
-#include "models/checkpoints/tied_output.h"
+#include "models/checkpoints/tensor_names.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/model.h"

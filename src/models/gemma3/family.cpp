@@ -3,7 +3,6 @@
 #include "models/gemma3/config.h"
 #include "models/gemma3/processor.h"
 #include "models/processing/chat_encoder.h"
-#include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"

@@ -2,9 +2,7 @@
 
 #include "models/idefics3/image_processor.h"
 #include "models/idefics3/processor.h"
-#include "models/idefics3/video_processor.h"
 #include "models/processing/chat_encoder.h"
-#include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"

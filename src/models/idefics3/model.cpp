@@ -2,7 +2,7 @@
 
 #include "models/family.h"
 #include "models/idefics3/image_processor.h"
-#include "models/network/patch_embedding.h"
+#include "models/network/layers.h"
 
 namespace vlmtrain::models::idefics3 {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/checkpoints/tied_output.h"
+#include "models/checkpoints/tensor_names.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"

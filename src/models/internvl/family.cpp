@@ -1,10 +1,8 @@
 #include "models/family.h"
 
 #include "models/internvl/config.h"
-#include "models/internvl/image_processor.h"
 #include "models/internvl/processor.h"
 #include "models/processing/chat_encoder.h"
-#include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"

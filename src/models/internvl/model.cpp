@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "models/family.h"
-#include "models/internvl/image_processor.h"
-#include "models/network/patch_embedding.h"
+#include "models/internvl/processor.h"
+#include "models/network/layers.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/nn/attention/attention.h"

@@ -5,7 +5,6 @@
 #include "models/llava/config.h"
 #include "models/llava/processor.h"
 #include "models/processing/chat_encoder.h"
-#include "models/processing/chat_template.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/checkpoint.h"

@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "models/llava/config.h"
-#include "models/media/image_view.h"
 #include "models/media/mask_input.h"
+#include "models/media/media_layout.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/image_file.h"

@@ -29,4 +29,29 @@ std::vector<MediaPreview> VideoReader::preview(const at::Tensor& rows, const Med
   return previews;
 }
 
+void split_tiles(const at::Tensor& image, int64_t tile_size, const at::Tensor& cells) {
+  const int64_t rows = image.size(1) / tile_size, columns = image.size(2) / tile_size;
+  // [3, row, y, column, x] → [row, column, 3, y, x]
+  cells.view({rows, columns, 3, tile_size, tile_size})
+      .copy_(image.view({3, rows, tile_size, columns, tile_size}).permute({1, 3, 0, 2, 4}));
+}
+
+MediaPreview make_tiled_preview(const at::Tensor& cells, int64_t rows, int64_t columns) {
+  const int64_t height = cells.size(2), width = cells.size(3);
+  const at::Tensor tiled_image = cells.view({rows, columns, 3, height, width})
+                                     .permute({2, 0, 3, 1, 4})
+                                     .reshape({3, rows * height, columns * width});
+  return {.pixels = tiled_image, .tile_height = height, .tile_width = width};
+}
+
+MediaPreview make_overview_preview(const at::Tensor& tile) {
+  return {.pixels = tile, .tile_height = tile.size(1), .tile_width = tile.size(2), .is_overview = true};
+}
+
+std::vector<MediaPreview> preview_cells_and_overview(const at::Tensor& tiles, int64_t rows, int64_t columns) {
+  const int64_t num_cells = rows * columns;
+  return {make_tiled_preview(tiles.narrow(0, 0, num_cells), rows, columns),
+          make_overview_preview(tiles.select(0, num_cells))};
+}
+
 }  // namespace vlmtrain::models

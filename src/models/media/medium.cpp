@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "models/media/media_checks.h"
+#include "models/media/media_opener.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"

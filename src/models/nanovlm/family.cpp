@@ -1,7 +1,7 @@
 #include "models/family.h"
 
 #include "models/nanovlm/processor.h"
-#include "models/processing/chat_template.h"
+#include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/checkpoint.h"
 

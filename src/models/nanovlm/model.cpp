@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "models/family.h"
-#include "models/network/patch_embedding.h"
+#include "models/network/layers.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/io/checkpoint.h"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/network/activation.h"
+#include "models/network/layers.h"
 #include "models/network/rope.h"
 
 // The configurations of the networks that the model families share.

@@ -6,7 +6,7 @@
 #include <ATen/ops/cat.h>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/network/patch_embedding.h"
+#include "models/network/layers.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/nn/attention/attention.h"

@@ -1,15 +1,90 @@
 #include "models/processing/chat_encoder.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
+#include <vector>
 
-#include "models/processing/chat_template.h"
-#include "models/processing/document_text.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models {
+
+namespace {
+
+using TemplateMap = std::map<std::string, text::TemplateSource>;
+
+/// Returns the templates of the files in `folder`; if there are none, the template in config.json.
+TemplateMap read_checkpoint_templates(const std::filesystem::path& folder, const FamilyTemplateSettings& family) {
+  TemplateMap templates = text::load_checkpoint_templates(folder);
+  if (templates.empty() && !family.config_template.empty()) {
+    templates.emplace("default", text::TemplateSource{.jinja_source = family.config_template,
+                                                      .name = (folder / "config.json").string() + " (" +
+                                                              family.config_template_key + ")"});
+  }
+  return templates;
+}
+
+}  // namespace
+
+text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const text::Tokenizer& tokenizer,
+                                      const ProcessorSettings& settings, const FamilyTemplateSettings& family) {
+  const TemplateMap checkpoint_templates = read_checkpoint_templates(folder, family);
+  TemplateMap templates = checkpoint_templates;
+  if (!settings.chat_template_folder.empty()) {
+    if (auto adapter_templates = text::load_checkpoint_templates(settings.chat_template_folder);
+        !adapter_templates.empty())
+      templates = std::move(adapter_templates);
+  }
+  text::TemplateSource source = text::choose_template(settings.chat_template, templates, family.fallback);
+  const auto checkpoint_default_template = checkpoint_templates.find("default");
+  source.is_checkpoint_default = checkpoint_default_template != checkpoint_templates.end() &&
+                                 checkpoint_default_template->second.jinja_source == source.jinja_source;
+
+  text::TemplateSettings template_settings{
+      .image_markup = family.image_markup,
+      .video_markup = family.video_markup,
+      .text_after_leading_image = family.text_after_leading_image,
+      .current_time = settings.chat_template_date.empty() ? get_current_date() : settings.chat_template_date};
+  text::read_special_tokens(folder, tokenizer, template_settings);
+  return {std::move(source), std::move(template_settings), tokenizer};
+}
+
+text::RenderedChat replace_spans(const text::RenderedChat& chat, std::span<const text::TextSpan> spans,
+                                 std::span<const std::string> texts) {
+  text::RenderedChat result = chat;
+  result.text.clear();
+  size_t copied_end = 0;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const auto [begin, end] = spans[i];
+    result.text.append(chat.text, copied_end, begin - copied_end);
+    result.text += texts[i];
+    copied_end = end;
+    const size_t added = texts[i].size() - (end - begin);  // wraps around for a shorter text
+    const auto move_span = [&](text::TextSpan& span, const text::TextSpan& original) {
+      if (original.begin >= end) span.begin += added;
+      if (original.end >= end) span.end += added;
+    };
+    for (size_t answer = 0; answer < chat.answers.size(); ++answer)
+      move_span(result.answers[answer], chat.answers[answer]);
+    for (size_t medium = 0; medium < chat.media.size(); ++medium)
+      move_span(result.media[medium].span, chat.media[medium].span);
+  }
+  result.text.append(chat.text, copied_end);
+  return result;
+}
+
+text::RenderedChat expand_media(const text::RenderedChat& chat, std::span<const std::string> expansions) {
+  VLMTRAIN_CHECK(expansions.size() <= chat.media.size(), "{} images for {} placeholders in the text", expansions.size(),
+                 chat.media.size());
+  std::vector<text::TextSpan> spans;
+  spans.reserve(expansions.size());
+  for (const text::MediaSpan& medium : std::span(chat.media).first(expansions.size())) spans.push_back(medium.span);
+  return replace_spans(chat, spans, expansions);
+}
 
 ChatEncoder::ChatEncoder(text::Tokenizer tokenizer, text::ChatTemplate chat_template, ChatEncoderSettings settings)
     : tokenizer_(std::move(tokenizer)),
@@ -94,6 +169,79 @@ text::Tokenizer load_tokenizer(const std::filesystem::path& folder) {
         folder.string(), folder.string(), folder.string());
   }
   return text::read_tokenizer(folder);
+}
+
+std::string find_end_of_text(const text::ChatTemplate& chat_template) {
+  const text::TemplateSettings& settings = chat_template.settings();
+  const auto& tokens = settings.special_tokens_map;
+  const auto eos_token = std::ranges::find(tokens, "eos_token", &std::pair<std::string, std::string>::first);
+  if (eos_token != tokens.end()) return eos_token->second;
+  return settings.eos_tokens.empty() ? std::string(chat_template.end_of_turn_token()) : settings.eos_tokens.front();
+}
+
+bool appends_token(const text::Tokenizer& tokenizer, std::string_view token) {
+  const auto id = tokenizer.token_to_id(token);
+  if (!id) return false;
+  const auto ids = tokenizer.encode("a", /*add_special_tokens=*/true).ids;
+  return !ids.empty() && ids.back() == *id;
+}
+
+text::RenderedChat render_document(const text::Turn& document, const text::TemplateSettings& settings,
+                                   std::string_view end_of_text) {
+  text::RenderedChat chat;
+  chat.is_document = true;
+  const std::string_view text = document.text;
+  size_t pos = 0;
+  const auto add_text = [&](std::string_view piece) {
+    if (piece.empty()) return;
+    chat.answers.push_back({chat.text.size(), chat.text.size() + piece.size()});
+    chat.text += piece;
+  };
+  for (const io::MediaPlaceholder& placeholder : io::find_placeholders(document)) {
+    add_text(text.substr(pos, placeholder.begin - pos));
+    const text::MediaMarkup& markup = placeholder.is_video ? settings.video_markup : settings.image_markup;
+    const size_t token_begin = chat.text.size() + markup.block.find(markup.token);
+    chat.text += markup.block;
+    chat.media.push_back({{token_begin, token_begin + markup.token.size()}, placeholder.is_video});
+    pos = placeholder.begin + io::kImagePlaceholder.size();
+  }
+  add_text(text.substr(pos));
+  if (!end_of_text.empty() && !chat.text.ends_with(end_of_text)) add_text(end_of_text);
+  return chat;
+}
+
+void select_document_tokens(const io::Record& record, EncodedChat& chat) {
+  if (record.window) {
+    VLMTRAIN_CHECK(chat.image_token_positions.empty(), "a window of a document with images");
+    const int64_t num_tokens = std::ssize(chat.token_ids), begin = record.window->first_token();
+    const int64_t end = std::min(begin + record.window->tokens, num_tokens);
+    if (end - begin < 1) {
+      throw data::SampleError("changed text",
+                              fmt::format("sample {}: its text has fewer tokens than at the start of the run; do not "
+                                          "change data or tokenizer during a run",
+                                          record.id));
+    }
+    chat.token_ids.erase(chat.token_ids.begin() + end, chat.token_ids.end());
+    chat.token_ids.erase(chat.token_ids.begin(), chat.token_ids.begin() + begin);
+    chat.label_mask.erase(chat.label_mask.begin() + end, chat.label_mask.end());
+    chat.label_mask.erase(chat.label_mask.begin(), chat.label_mask.begin() + begin);
+  }
+  if (!chat.label_mask.empty()) chat.label_mask.front() = 0;
+}
+
+text::RenderedChat render_window(const ChatEncoder& encoder, const io::Record& record,
+                                 const text::RenderedChat& document) {
+  EncodedChat tokens = encoder.encode(document, {});
+  select_document_tokens(record, tokens);
+  const auto decode = [&](std::span<const int64_t> ids) {
+    return encoder.tokenizer().decode(ids, /*skip_special_tokens=*/false);
+  };
+  text::RenderedChat window;
+  window.is_document = true;
+  window.text = decode(tokens.token_ids);
+  const size_t context_size = decode(std::span(tokens.token_ids).first(1)).size();
+  window.answers.push_back({std::min(context_size, window.text.size()), window.text.size()});
+  return window;
 }
 
 }  // namespace vlmtrain::models

@@ -10,10 +10,41 @@
 
 #include "models/media/media_layout.h"
 #include "vlmtrain/io/record.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/text/chat_template.h"
+#include "vlmtrain/text/template_source.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {
+
+/// The chat template settings of a family.
+struct FamilyTemplateSettings {
+  /// Name of the built-in template for a checkpoint without one, as in text::choose_template().
+  std::string_view fallback;
+  text::MediaMarkup image_markup{std::string(text::kImagePlaceholder), std::string(text::kImagePlaceholder)};
+  text::MediaMarkup video_markup{};
+  std::string text_after_leading_image = "\n";  ///< as text::TemplateSettings::text_after_leading_image
+  std::string config_template{};                ///< template that config.json contains; empty: none
+  std::string config_template_key{};            ///< its key in config.json
+};
+
+/// Returns the chat template for the checkpoint in `folder`. Candidates are the templates of
+/// settings.chat_template_folder, else those of `folder`; settings.chat_template selects one, as in
+/// text::choose_template(). Throws UserError: kUsage for an unknown selection, kBadData for invalid
+/// files.
+text::ChatTemplate load_chat_template(const std::filesystem::path& folder, const text::Tokenizer& tokenizer,
+                                      const ProcessorSettings& settings, const FamilyTemplateSettings& family);
+
+/// Returns `chat` with the text of `spans` replaced by `texts`, and the spans of media and answers
+/// moved accordingly. REQUIRES: the spans are in order, do not overlap, and are within or outside of
+/// each answer; each media placeholder is one of the spans or outside of them.
+text::RenderedChat replace_spans(const text::RenderedChat& chat, std::span<const text::TextSpan> spans,
+                                 std::span<const std::string> texts);
+
+/// Returns `chat` with its media placeholders replaced by `expansions`, in order, and the spans of
+/// media and answers moved accordingly. Placeholders after the last expansion are kept. REQUIRES:
+/// the chat has at least as many media as expansions.
+text::RenderedChat expand_media(const text::RenderedChat& chat, std::span<const std::string> expansions);
 
 /// A tokenized conversation.
 struct EncodedChat {
@@ -92,5 +123,30 @@ void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size);
 
 /// Reads `folder`/tokenizer.json. Throws UserError (kBadData) if it is missing or invalid.
 text::Tokenizer load_tokenizer(const std::filesystem::path& folder);
+
+/// Returns the token that ends a document: eos_token of the tokenizer, as trl and LLaMA-Factory use
+/// it. Without one, the first of the checkpoint's end tokens (eos_token_id), else the token that
+/// ends an answer.
+std::string find_end_of_text(const text::ChatTemplate& chat_template);
+
+/// Returns whether the tokenizer's post-processor ends each text with `token`.
+bool appends_token(const text::Tokenizer& tokenizer, std::string_view token);
+
+/// Returns the text of a document. The family's markup replaces its media placeholders, as in a
+/// chat. All text is learned, and so is `end_of_text`, which is appended unless the text ends with
+/// it. The markup of media is not learned.
+text::RenderedChat render_document(const text::Turn& document, const text::TemplateSettings& settings,
+                                   std::string_view end_of_text);
+
+/// Reduces the tokens of a document to those of its sample: its window (Record::window), if it has
+/// one. The first token is not a label, because no token precedes it. REQUIRES: record.is_document();
+/// a windowed document has no media. Throws data::SampleError if the window is empty, because data
+/// or tokenizer have changed.
+void select_document_tokens(const io::Record& record, EncodedChat& chat);
+
+/// Returns the text of the window of a document, for previews. Its first token is not learned.
+/// REQUIRES: record.window is set, and `document` is its document.
+text::RenderedChat render_window(const ChatEncoder& encoder, const io::Record& record,
+                                 const text::RenderedChat& document);
 
 }  // namespace vlmtrain::models

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "models/media/mask_input.h"
-#include "models/media/media_checks.h"
-#include "models/processing/document_text.h"
+#include "models/media/media_opener.h"
+#include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/sample/sample.h"

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "models/media/mask_input.h"
-#include "models/media/mask_targets.h"
 #include "models/media/media_layout.h"
 #include "models/media/media_opener.h"
 #include "models/processing/chat_encoder.h"

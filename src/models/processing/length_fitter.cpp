@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "models/media/media_checks.h"
-#include "models/processing/document_text.h"
+#include "models/media/media_opener.h"
+#include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 

@@ -8,9 +8,8 @@
 #include <string_view>
 #include <utility>
 
-#include "models/media/box_geometry.h"
 #include "models/processing/box_format.h"
-#include "models/processing/chat_template.h"
+#include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/sample/sample_processor.h"

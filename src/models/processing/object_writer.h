@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/media/image_view.h"
+#include "models/media/media_layout.h"
 #include "models/media/media_opener.h"
 #include "vlmtrain/image/augment.h"
 #include "vlmtrain/io/record.h"

@@ -8,9 +8,8 @@
 #include <vector>
 
 #include "models/checkpoints/auxiliary_files.h"
-#include "models/checkpoints/load_parameters.h"
+#include "models/checkpoints/config_checks.h"
 #include "models/checkpoints/load_weights.h"
-#include "models/checkpoints/read_model_config.h"
 #include "models/checkpoints/tensor_source.h"
 #include "models/family.h"
 #include "models/llava/config.h"

@@ -1,11 +1,164 @@
-#include "models/family.h"
+#include "models/prs_med/family.h"
 
+#include <ATen/ops/cat.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "models/checkpoints/config_checks.h"
+#include "models/family.h"
+#include "models/llava/config.h"
 #include "models/llava/family.h"
+#include "models/network/config.h"
+#include "models/network/layers.h"
+#include "models/network/sam_vit.h"
+#include "models/network/tiny_vit.h"
 #include "models/processing/chat_encoder.h"
-#include "models/prs_med/config.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::models::prs_med {
+
+namespace {
+
+using nlohmann::json;
+
+std::variant<TinyVitConfig, SamVitConfig> read_encoder_config(const json& encoder, int64_t image_size,
+                                                              const std::string& source) {
+  const auto type = io::get<std::string>(encoder, "model_type", source);
+  json encoder_config = encoder;
+  encoder_config["image_size"] = image_size;
+  if (type == "tiny_vit") return TinyVitConfig::from_json(encoder_config, source);
+  if (type == "sam_vision_model") return SamVitConfig::from_json(encoder_config, source);
+  throw data_error("{}: mask encoder {} is not supported; tiny_vit and sam_vision_model are", source, type);
+}
+
+int64_t get_output_channels(const std::variant<TinyVitConfig, SamVitConfig>& encoder) {
+  const auto* tiny_vit = std::get_if<TinyVitConfig>(&encoder);
+  return tiny_vit != nullptr ? tiny_vit->out_channels : std::get<SamVitConfig>(encoder).output_channels;
+}
+
+}  // namespace
+
+json make_llava_config(const json& config, const std::filesystem::path& folder) {
+  json result = config;
+  result["model_type"] = io::get<std::string>(config, "base_model_type", (folder / "config.json").string());
+  result.erase("base_model_type");
+  result.erase("mask_config");
+  return result;
+}
+
+Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
+  const std::string file = (folder / "config.json").string();
+  const std::string source = file + " (mask_config)";
+  const auto mask_config = json_config.find("mask_config");
+  if (mask_config == json_config.end() || !mask_config->is_object())
+    throw data_error("{}: has no section mask_config", file);
+  Config config;
+  config.llava_config = make_llava_config(json_config, folder);
+  config.text_hidden_size = llava::Config::from_json(config.llava_config, folder).text.hidden_size;
+  config.image_size = read_size(*mask_config, "image_size", config.image_size, kMaxImageSide, source);
+  config.mask_token = io::get_or<std::string>(*mask_config, "mask_token", config.mask_token, source);
+  config.encoder = read_encoder_config(mask_config->value("vision_encoder", json{{"model_type", "tiny_vit"}}),
+                                       config.image_size, source + ", vision_encoder");
+  config.decoder =
+      MaskDecoderConfig::from_json(mask_config->value("mask_decoder", json::object()), source + ", mask_decoder");
+  if (get_output_channels(config.encoder) != config.channels()) {
+    throw data_error("{}: the encoder outputs {} channels, but the decoder needs {}; they must be equal", source,
+                     get_output_channels(config.encoder), config.channels());
+  }
+  config.side(config.image_size);  // throws for a size that the encoder does not support
+  return config;
+}
+
+int64_t Config::channels() const {
+  return decoder.hidden_size();
+}
+
+int64_t Config::side(std::optional<int64_t> requested_side) const {
+  const int64_t side = requested_side.value_or(image_size);
+  if (side % kMaskFeatureStride != 0) {
+    throw usage_error("{}: is {}, but a mask encoder needs multiples of {}", keys::data::kMaskImageSize, side,
+                      kMaskFeatureStride);
+  }
+  if (side != image_size && std::holds_alternative<SamVitConfig>(encoder)) {
+    throw usage_error(
+        "{}: is {}, but SAM's encoder has positions only for {} (image_size in config.json); set it to auto",
+        keys::data::kMaskImageSize, side, image_size);
+  }
+  return side;
+}
+
+namespace {
+
+using nn::Component;
+using nn::ParameterScope;
+
+/// ImageNet's mean and deviation, with which SAM and MobileSAM were trained.
+const image::Normalization kSamNormalization{{0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}, 1.0 / 255.0};
+
+ParameterScope make_mask_model_scope(nn::ParameterStore& store, Component component) {
+  return {store, component, "mask_model"};
+}
+
+std::unique_ptr<MaskImageEncoder> make_mask_image_encoder(const ParameterScope& scope, const Config& config) {
+  if (const auto* tiny_vit = std::get_if<TinyVitConfig>(&config.encoder))
+    return std::make_unique<TinyVit>(scope, *tiny_vit);
+  return std::make_unique<SamVit>(scope, std::get<SamVitConfig>(config.encoder));
+}
+
+}  // namespace
+
+MaskPromptProjector::MaskPromptProjector(const ParameterScope& scope, int64_t hidden_size, int64_t channels)
+    : linear_1_(scope / "linear_1", hidden_size, hidden_size, /*bias=*/true),
+      linear_2_(scope / "linear_2", hidden_size, channels, /*bias=*/true) {}
+
+at::Tensor MaskPromptProjector::operator()(const at::Tensor& hidden) const {
+  return linear_2_(activate(Activation::kRelu, linear_1_(hidden)));
+}
+
+Model::Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSettings& settings)
+    : llava::Model(std::move(llava), settings),
+      encoder_(make_mask_image_encoder(make_mask_model_scope(parameters(), Component::kMaskEncoder) / "vision_encoder",
+                                       config)),
+      decoder_(make_mask_model_scope(parameters(), Component::kMaskDecoder), config.decoder),
+      prompt_projector_(ParameterScope(parameters(), Component::kMaskDecoder, "mask_prompt"), config.text_hidden_size,
+                        config.channels()) {}
+
+int64_t Model::count_recomputed_tower_blocks() const {
+  return std::max<int64_t>(
+      0, recompute_block_counts().vision - encoder_->num_blocks());  // the encoder's blocks come first
+}
+
+at::Tensor Model::encode(const at::Tensor& pixels, int64_t images_per_pass) const {
+  const int64_t images = pixels.size(0);
+  const int64_t batch_size = images_per_pass == 0 ? images : std::min(images_per_pass, images);
+  std::vector<at::Tensor> features;
+  for (int64_t first = 0; first < images; first += batch_size) {
+    const image::ByteImages batch{pixels.narrow(0, first, std::min(batch_size, images - first)), kSamNormalization};
+    features.push_back((*encoder_)(normalize_images(batch, parameters().options().dtype().toScalarType()),
+                                   recompute_block_counts().vision));
+  }
+  return features.size() == 1 ? features.front() : at::cat(features);
+}
+
+at::Tensor Model::compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
+                                      int64_t images_per_pass) const {
+  parameters().prepare_non_block_parameters();
+  const memory::ComponentScope memory_scope(memory::Component::kMasks);
+  return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / kMaskFeatureStride,
+                  prompt_projector_(hidden), masks.image_indices);
+}
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  const Config config = Config::from_json(config_json, folder);
+  return std::make_unique<Model>(config, llava::ModelSpec::read(config.llava_config, folder), settings);
+}
 
 namespace {
 

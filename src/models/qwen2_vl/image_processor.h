@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "models/processing/preprocessor_config.h"
-#include "models/qwen2_vl/config.h"
+#include "models/qwen2_vl/family.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/image/resize.h"

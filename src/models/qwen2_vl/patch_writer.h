@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "models/qwen2_vl/config.h"
+#include "models/qwen2_vl/family.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/image/size.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/network/config.h"
-#include "models/qwen2_vl/config.h"
+#include "models/qwen2_vl/family.h"
 
 namespace vlmtrain::models::qwen3_vl {
 

@@ -3,9 +3,8 @@
 #include <algorithm>
 
 #include "models/processing/chat_encoder.h"
-#include "models/processing/chat_template.h"
 #include "models/processing/preprocessor_config.h"
-#include "models/qwen2_vl/media_readers.h"
+#include "models/qwen2_vl/processor.h"
 #include "models/qwen3_vl/processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"

@@ -8,7 +8,6 @@
 
 #include "models/media/frame_sampling.h"
 #include "models/processing/conversation_processor.h"
-#include "models/qwen2_vl/media_readers.h"
 #include "models/qwen2_vl/processor.h"
 
 namespace vlmtrain::models::qwen3_vl {

@@ -6,7 +6,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
-#include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/train/stop_request.h"
 
 namespace vlmtrain::train {

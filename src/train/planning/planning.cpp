@@ -15,7 +15,6 @@
 #include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint_info.h"
-#include "vlmtrain/models/generation_config.h"
 #include "vlmtrain/planner/job.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/components.h"

@@ -8,7 +8,7 @@
 #include "models/adapter_folder.h"
 #include "models/checkpoints/auxiliary_files.h"
 #include "vlmtrain/models/checkpoint_contents.h"
-#include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/processor_files.h"
 
 namespace vlmtrain::models {

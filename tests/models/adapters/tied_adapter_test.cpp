@@ -4,7 +4,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/adapter_folder.h"
-#include "models/adapters/lora_targets.h"
+#include "models/adapters/adapter_check.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {

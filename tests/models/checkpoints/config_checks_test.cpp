@@ -8,7 +8,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/llava/processor.h"
-#include "models/media/media_checks.h"
+#include "models/media/media_opener.h"
 #include "models/presets.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/atomic.h"

@@ -1,5 +1,3 @@
-#include "models/checkpoints/overflow.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
@@ -11,6 +9,7 @@
 #include "base/captured_log.h"
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
+#include "models/checkpoints/load_weights.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"

@@ -1,9 +1,8 @@
-#include "models/checkpoints/read_model_config.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
+#include "models/checkpoints/config_checks.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"

@@ -1,5 +1,3 @@
-#include "models/checkpoints/tied_output.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn_like.h>
@@ -10,6 +8,7 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "models/checkpoints/saved_config.h"
+#include "models/checkpoints/tensor_names.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "models/brain_llava/config.h"
+#include "models/brain_llava/family.h"
 #include "models/presets.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/io/json.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "models/causal_lm/config.h"
+#include "models/causal_lm/family.h"
 #include "models/checkpoint_copy.h"
 #include "parity/case.h"
 #include "parity/temporary_folder.h"

@@ -5,7 +5,6 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "models/internvl/config.h"
-#include "models/internvl/image_processor.h"
 #include "models/internvl/model.h"
 #include "models/internvl/processor.h"
 #include "parity/case.h"

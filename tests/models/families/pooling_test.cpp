@@ -3,7 +3,7 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
-#include "models/brain_llava/model.h"
+#include "models/brain_llava/family.h"
 #include "parity/deviations.h"
 
 namespace vlmtrain::models::brain_llava {

@@ -6,13 +6,12 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
-#include "models/qwen2_vl/config.h"
+#include "models/qwen2_vl/family.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"
 #include "models/qwen2_vl/patch_writer.h"
-#include "models/qwen2_vl/position_ids.h"
+#include "models/qwen2_vl/processor.h"
 #include "models/qwen2_vl/video_processor.h"
-#include "models/qwen2_vl/vision_tower.h"
 #include "parity/case.h"
 #include "vlmtrain/data/sample/micro_batch.h"
 

@@ -3,7 +3,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
-#include "models/idefics3/video_processor.h"
+#include "models/idefics3/processor.h"
 #include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models::idefics3 {

@@ -7,8 +7,8 @@
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
-#include "models/idefics3/video_processor.h"
-#include "models/internvl/image_processor.h"
+#include "models/idefics3/processor.h"
+#include "models/internvl/processor.h"
 #include "models/qwen2_vl/video_processor.h"
 #include "models/qwen3_vl/processor.h"
 #include "parity/tiny_preset.h"

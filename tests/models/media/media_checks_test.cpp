@@ -1,5 +1,3 @@
-#include "models/media/media_checks.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -7,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "models/mask_samples.h"
+#include "models/media/media_opener.h"
 #include "parity/tiny_preset.h"
 
 namespace vlmtrain::models {

@@ -1,5 +1,3 @@
-#include "models/network/patch_embedding.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/equal.h>
@@ -7,6 +5,8 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
+
+#include "models/network/layers.h"
 
 namespace vlmtrain::models {
 namespace {

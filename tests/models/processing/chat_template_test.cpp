@@ -7,7 +7,7 @@
 #include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/checkpoint_contents.h"
-#include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {

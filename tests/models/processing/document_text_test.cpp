@@ -1,11 +1,10 @@
-#include "models/processing/document_text.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "models/mask_samples.h"
+#include "models/processing/chat_encoder.h"
 
 namespace vlmtrain::models {
 namespace {

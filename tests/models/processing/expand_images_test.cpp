@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "models/processing/chat_template.h"
+#include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::models {

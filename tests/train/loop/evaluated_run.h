@@ -9,7 +9,7 @@
 #include "train/loop/periodic_evaluation.h"
 #include "train/small_run.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/models/generation_config.h"
+#include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

@@ -3,10 +3,23 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 
+#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/byte_images.h"
+#include "vlmtrain/nn/layers/activation.h"
 
 namespace vlmtrain::models {
+
+using nn::Activation;
+
+/// Returns the activation that transformers calls `name`. `key` and `source`, the file, are named
+/// in errors. Throws UserError (kBadData) for an unsupported name.
+Activation parse_activation(std::string_view name, std::string_view key, const std::string& source);
+
+/// Computes the activation. Only x is saved for the backward pass.
+at::Tensor activate(Activation activation, const at::Tensor& x);
 
 /// Computes the patch embedding, a convolution of normalized pixels whose stride equals its kernel.
 /// Returns [images · patches, hidden]. `weight` is [hidden, 3, patch height, patch width], or
