@@ -21,8 +21,8 @@
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_contents.h"
-#include "vlmtrain/nn/layers/lora_adapter.h"
-#include "vlmtrain/nn/weights/name_pattern.h"
+#include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/weights/lora_settings.h"
 
 namespace vlmtrain::models {
 

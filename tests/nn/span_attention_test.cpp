@@ -20,7 +20,6 @@
 #include <utility>
 
 #include "nn/attention/attention_kernel.h"
-#include "nn/attention/selective_checkpoint.h"
 #include "parity/deviations.h"
 #include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/layers/recompute.h"

@@ -25,7 +25,7 @@
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/processor.h"
-#include "vlmtrain/nn/layers/lora_adapter.h"
+#include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/text/template_source.h"
 
 namespace vlmtrain::models {

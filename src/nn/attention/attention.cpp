@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "nn/attention/attention_kernel.h"
-#include "nn/attention/selective_checkpoint.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device_copy.h"
 

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "nn/attention/attention_kernel.h"
-#include "nn/attention/selective_checkpoint.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/nn/attention/attention.h"
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "vlmtrain/nn/layers/linear.h"
-#include "vlmtrain/nn/layers/lora_adapter.h"
 #include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::nn {

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "nn/attention/selective_checkpoint.h"
+#include "nn/attention/attention_kernel.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/nn/layers/dropout.h"
 
