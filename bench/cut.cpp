@@ -26,7 +26,7 @@
 #include "vlmtrain/data/index/sample_index.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/synthetic_sample.h"
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 #include "vlmtrain/planner/job.h"
 #include "vlmtrain/planner/look_ahead.h"
 #include "vlmtrain/planner/plan.h"

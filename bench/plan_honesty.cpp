@@ -26,7 +26,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/synthetic_sample.h"
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain {

@@ -23,7 +23,7 @@
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/out_of_memory.h"
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 #include "vlmtrain/report/run_report.h"
 
 namespace vlmtrain::app {

@@ -24,7 +24,7 @@
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
-#include "vlmtrain/planner/memory_limit.h"
+#include "vlmtrain/planner/target.h"
 
 namespace vlmtrain::train {
 

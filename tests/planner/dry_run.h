@@ -10,7 +10,7 @@
 #include "parity/temporary_folder.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/synthetic_sample.h"
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 
 namespace vlmtrain::planner {
 

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 
 // The tests, and the dry-run process that they start: this program with the dry-run command.
 int main(int argc, char** argv) {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 
 // Runs the tests, and the dry run process that they start: this program with the argument
 // `dry-run`.

@@ -8,7 +8,7 @@
 #include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/job.h"
-#include "vlmtrain/planner/memory_limit.h"
+#include "vlmtrain/planner/target.h"
 
 namespace vlmtrain::planner {
 

@@ -14,9 +14,9 @@
 #include "vlmtrain/planner/dry_run.h"
 #include "vlmtrain/planner/evaluation_plan.h"
 #include "vlmtrain/planner/job.h"
-#include "vlmtrain/planner/memory_limit.h"
 #include "vlmtrain/planner/options.h"
 #include "vlmtrain/planner/split_plan.h"
+#include "vlmtrain/planner/target.h"
 
 namespace vlmtrain::planner {
 

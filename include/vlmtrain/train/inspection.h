@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/planner/target_gpu.h"
+#include "vlmtrain/planner/target.h"
 #include "vlmtrain/report/inspection.h"
 #include "vlmtrain/train/config.h"
 

@@ -12,7 +12,7 @@ from harness.check import Check
 from programs import describe_machine
 
 STEPS = 6
-FIX = "the context in src/memory/gpu_list.h and kLoadedLater in src/planner/model/target_gpu.cpp (or another process on the GPU)"
+FIX = "the context in src/memory/gpu_list.h and kLoadedLater in src/planner/model/target.cpp (or another process on the GPU)"
 # The minimum size of a context; a smaller change of the GPU's memory has another cause.
 LEAST_CONTEXT = 100 * 2 ** 20
 BARE_CONTEXT = """

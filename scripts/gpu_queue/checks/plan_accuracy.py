@@ -47,7 +47,7 @@ def at_cap(job, cap, next_larger=False):
         if ended.code == 3 and plan is None:
             return results.measured(f"the plan refuses it: {ended.reason()}", refused=True)
         if ended.code == 3:
-            return results.failed(f"planned, and then: {ended.reason()}", "src/planner/model/target_gpu.cpp, and the guard's lines in events.jsonl")
+            return results.failed(f"planned, and then: {ended.reason()}", "src/planner/model/target.cpp, and the guard's lines in events.jsonl")
         lines = run.lines()
         whole = total_bytes(plan, lines)
         tolerance = PEAK_TOLERANCE_OF_TINY_MODELS if bench.is_virtual else PEAK_TOLERANCE
@@ -82,7 +82,7 @@ def compare(plan, lines, has_times, tolerance=PEAK_TOLERANCE):
             comparison["bad"].append(f"the {kind} peak is {100 * (measured_value / planned - 1):+.1f} % of the plan's: what the virtual GPU does not "
                                 "model (src/vgpu; compare two runs' memory step by step)")
     if comparison["allocation_retries"] or comparison["oom_splits"] or comparison["forecast_splits"]:
-        comparison["bad"].append("the planned batch did not run undisturbed (src/planner/model/target_gpu.cpp: context and margin)")
+        comparison["bad"].append("the planned batch did not run undisturbed (src/planner/model/target.cpp: context and margin)")
     if not has_times:
         return comparison
     seconds = measure_seconds(lines)

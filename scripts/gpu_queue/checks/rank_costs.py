@@ -12,7 +12,7 @@ from checks.planned_job import GLOBAL_BATCH, WARM_UP, Job, context_bytes, gigaby
 
 SECONDS = 120
 UNITS = {"B": 1, "KiB": 2 ** 10, "MiB": 2 ** 20, "GiB": 2 ** 30}
-MEMORY = "NCCL's memory outside PyTorch's allocator: kNcclBytesPerChannelAndPeer in src/planner/model/target_gpu.cpp"
+MEMORY = "NCCL's memory outside PyTorch's allocator: kNcclBytesPerChannelAndPeer in src/planner/model/target.cpp"
 COUNTED = "StepSums in src/planner/search/plan_evaluator.cpp against the buckets that src/engine reduces"
 
 

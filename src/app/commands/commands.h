@@ -17,7 +17,7 @@ ExitCode generate(const GenerateArguments& arguments);
 ExitCode merge(const MergeArguments& arguments);
 ExitCode plan(const PlanArguments& arguments);
 ExitCode report(const ReportArguments& arguments);
-/// Serves the planner's dry runs: requests on stdin, answers on stdout (planner/dry_run_process.h).
+/// Serves the planner's dry runs: requests on stdin, answers on stdout (planner/backend.h).
 /// Throws UserError (kUsage) outside of a virtual GPU.
 ExitCode dry_run();
 

@@ -3,7 +3,7 @@
 #include "app/process/model_folder.h"
 #include "app/settings/arguments.h"
 #include "vlmtrain/planner/plan.h"
-#include "vlmtrain/planner/target_gpu.h"
+#include "vlmtrain/planner/target.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::app {

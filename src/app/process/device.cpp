@@ -7,7 +7,7 @@
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/driver.h"
 #include "vlmtrain/memory/out_of_memory.h"
-#include "vlmtrain/planner/target_gpu.h"
+#include "vlmtrain/planner/target.h"
 
 namespace vlmtrain::app {
 

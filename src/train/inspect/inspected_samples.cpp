@@ -8,7 +8,7 @@
 #include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/sample/sample_shape.h"
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/train/planning.h"

@@ -10,7 +10,7 @@
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
-#include "vlmtrain/planner/target_gpu.h"
+#include "vlmtrain/planner/target.h"
 #include "vlmtrain/report/inspection.h"
 #include "vlmtrain/train/config.h"
 

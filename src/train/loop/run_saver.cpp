@@ -18,7 +18,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/out_of_memory.h"
-#include "vlmtrain/planner/target_gpu.h"
+#include "vlmtrain/planner/target.h"
 #include "vlmtrain/train/components.h"
 
 namespace vlmtrain::train {

@@ -9,7 +9,7 @@
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 #include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/vgpu/interface.h"
 

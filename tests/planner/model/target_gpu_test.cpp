@@ -1,5 +1,3 @@
-#include "vlmtrain/planner/target_gpu.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include "planner/dry_run.h"
 #include "planner/user_error.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/planner/target.h"
 
 namespace vlmtrain::planner {
 namespace {

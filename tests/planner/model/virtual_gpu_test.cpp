@@ -13,7 +13,7 @@
 
 #include "parity/temporary_folder.h"
 #include "planner/user_error.h"
-#include "vlmtrain/planner/dry_run_process.h"
+#include "vlmtrain/planner/backend.h"
 
 namespace vlmtrain::planner {
 namespace {
