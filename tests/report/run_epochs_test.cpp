@@ -1,9 +1,8 @@
-#include "vlmtrain/report/run_epochs.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "report/run_example.h"
+#include "vlmtrain/report/metrics.h"
 
 namespace vlmtrain::report {
 namespace {

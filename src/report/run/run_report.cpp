@@ -20,7 +20,6 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/report/json_lines.h"
 #include "vlmtrain/report/metrics.h"
-#include "vlmtrain/report/run_epochs.h"
 
 namespace vlmtrain::report {
 

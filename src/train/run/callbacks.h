@@ -13,7 +13,6 @@
 #include "vlmtrain/report/metrics.h"
 #include "vlmtrain/report/prediction.h"
 #include "vlmtrain/report/progress.h"
-#include "vlmtrain/report/run_epochs.h"
 #include "vlmtrain/report/run_report.h"
 #include "vlmtrain/report/tensorboard.h"
 #include "vlmtrain/train/config.h"
