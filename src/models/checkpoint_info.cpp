@@ -13,7 +13,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/processor.h"
-#include "vlmtrain/text/template_source.h"
+#include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::models {
 

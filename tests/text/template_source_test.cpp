@@ -1,10 +1,9 @@
-#include "vlmtrain/text/template_source.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::text {
 namespace {

@@ -21,7 +21,7 @@
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
-#include "vlmtrain/text/template_source.h"
+#include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::models {
 

@@ -26,7 +26,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/nn/layers/linear.h"
-#include "vlmtrain/text/template_source.h"
+#include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::models {
 

@@ -10,7 +10,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/text/template_source.h"
+#include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::models {
 

@@ -12,7 +12,6 @@
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/text/chat_template.h"
-#include "vlmtrain/text/template_source.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "text/jinja/runtime/object.h"
-#include "text/jinja/runtime/text_with_origins.h"
 #include "text/jinja/runtime/value.h"
 #include "vlmtrain/base/error.h"
 

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "text/template/answer_spans.h"
-#include "text/template/generated_answer.h"
-#include "text/unicode/unicode_classes.h"
+#include "text/unicode/characters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/record.h"

@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "text/template/generated_answer.h"
+#include "text/template/answer_spans.h"
 #include "text/template/template_probe.h"
 #include "vlmtrain/text/chat_template.h"
 

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-#include "text/unicode/unicode_classes.h"
+#include "text/unicode/characters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"

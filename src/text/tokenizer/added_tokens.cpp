@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "text/unicode/unicode_classes.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 #include "vlmtrain/base/log.h"
 
 namespace vlmtrain::text {

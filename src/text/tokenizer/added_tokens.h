@@ -13,7 +13,6 @@
 #include "text/tokenizer/external_tokens.h"
 #include "text/tokenizer/json_node.h"
 #include "text/tokenizer/normalizer.h"
-#include "text/tokenizer/pattern.h"
 
 namespace vlmtrain::text {
 

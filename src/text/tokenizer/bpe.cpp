@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 

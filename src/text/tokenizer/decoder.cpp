@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "text/tokenizer/pattern.h"
+#include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/pre_tokenizer.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 
 namespace vlmtrain::text {
 namespace {

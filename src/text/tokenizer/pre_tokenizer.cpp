@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 
 namespace vlmtrain::text {
 namespace {

@@ -9,7 +9,6 @@
 
 #include "text/tokenizer/json_node.h"
 #include "text/tokenizer/normalizer.h"
-#include "text/tokenizer/pattern.h"
 
 namespace vlmtrain::text {
 

@@ -28,7 +28,7 @@ using io::HarmlessKey;
 constexpr const char* kTokenizerConfigFile = "tokenizer_config.json";
 
 /// Keys of tokenizer_config.json that read_tokenizer.cpp, external_tokens.cpp and
-/// template_source.cpp read. They also read all keys that end with _token.
+/// chat_template.cpp read. They also read all keys that end with _token.
 constexpr std::array<std::string_view, 7> kSupportedTokenizerConfigKeys{"chat_template",
                                                                         "added_tokens_decoder",
                                                                         "extra_special_tokens",

@@ -14,7 +14,7 @@
 #include "text/tokenizer/json_node.h"
 #include "text/tokenizer/normalizer.h"
 #include "text/tokenizer/pre_tokenizer.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/text/read_tokenizer.h"

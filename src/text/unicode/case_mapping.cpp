@@ -6,8 +6,7 @@
 #include <array>
 #include <span>
 
-#include "text/unicode/unicode_classes.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 
 namespace vlmtrain::text {
 namespace {

@@ -1,8 +1,7 @@
 #include "vlmtrain/text/python_str.h"
 
 #include "text/unicode/case_mapping.h"
-#include "text/unicode/unicode_classes.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 
 namespace vlmtrain::text {
 

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "text/unicode/unicode_classes.h"
+#include "text/unicode/characters.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

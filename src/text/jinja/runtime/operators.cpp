@@ -6,7 +6,7 @@
 #include "text/jinja/runtime/numbers.h"
 #include "text/jinja/runtime/string_format.h"
 #include "text/jinja/runtime/text_edit.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

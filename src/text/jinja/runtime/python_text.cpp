@@ -6,8 +6,7 @@
 
 #include "text/jinja/runtime/budget.h"
 #include "text/jinja/runtime/operators.h"
-#include "text/unicode/unicode_classes.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

@@ -7,7 +7,7 @@
 #include "text/jinja/runtime/numbers.h"
 #include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/python_text.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

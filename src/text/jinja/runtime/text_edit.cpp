@@ -4,8 +4,7 @@
 #include <array>
 
 #include "text/unicode/case_mapping.h"
-#include "text/unicode/unicode_classes.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

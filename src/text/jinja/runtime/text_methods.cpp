@@ -5,8 +5,7 @@
 #include "text/jinja/runtime/operators.h"
 #include "text/jinja/runtime/string_format.h"
 #include "text/jinja/runtime/text_edit.h"
-#include "text/unicode/unicode_classes.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

@@ -5,8 +5,7 @@
 
 #include "text/jinja/runtime/budget.h"
 #include "text/jinja/runtime/python_text.h"
-#include "text/unicode/unicode_classes.h"
-#include "text/unicode/utf8.h"
+#include "text/unicode/characters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 
