@@ -11,7 +11,7 @@ import sys
 
 KEYS_HEADER = "include/vlmtrain/base/option_keys.h"
 # Fingerprints of old checkpoints have these names, which do not change with a key.
-STORED_NAMES = "include/vlmtrain/train/run_changes.h"
+STORED_NAMES = "include/vlmtrain/train/saved_settings.h"
 TOKEN = re.compile(r'//[^\n]*|#include[^\n]*|"(?:[^"\\\n]|\\.)*"')
 CONSTANT = re.compile(r'string_view (k\w+) = "([a-z_]+)\.([a-z0-9_.]+)";')
 DECLARATION = re.compile(r"(?:\btable\.add(?:_enum|_structured_option)?|\badd_axes_option<\w+>)\(\s*(?:table,\s*)?(keys::\w+::k\w+)")

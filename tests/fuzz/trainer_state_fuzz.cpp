@@ -2,8 +2,8 @@
 #include "fuzz/input.h"
 #include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"
+#include "vlmtrain/train/saved_settings.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto folder = vlmtrain::fuzz::get_scratch_folder();

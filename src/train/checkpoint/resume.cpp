@@ -9,7 +9,7 @@
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/train/components.h"
-#include "vlmtrain/train/run_changes.h"
+#include "vlmtrain/train/saved_settings.h"
 
 namespace vlmtrain::train {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "vlmtrain/train/config.h"
-#include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"
+#include "vlmtrain/train/saved_settings.h"
 
 namespace vlmtrain::models {
 class BaseWeights;

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "train/checkpoint/checkpoint_checksums.h"
 #include "train/checkpoint/checkpoint_content.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"

@@ -10,7 +10,7 @@
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/train/run_changes.h"
+#include "vlmtrain/train/saved_settings.h"
 
 namespace vlmtrain::train {
 

@@ -10,8 +10,8 @@
 #include <system_error>
 #include <utility>
 
+#include "train/run/callbacks.h"
 #include "train/run/run_folder.h"
-#include "train/run/scoped_stopwatch.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/atomic.h"

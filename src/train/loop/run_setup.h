@@ -21,8 +21,8 @@
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/config.h"
-#include "vlmtrain/train/run_changes.h"
 #include "vlmtrain/train/run_checkpoint.h"
+#include "vlmtrain/train/saved_settings.h"
 
 namespace vlmtrain::train {
 

@@ -6,7 +6,6 @@
 #include <chrono>
 
 #include "train/run/run_folder.h"
-#include "train/run/scoped_stopwatch.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/atomic.h"

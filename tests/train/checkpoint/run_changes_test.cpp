@@ -1,5 +1,3 @@
-#include "vlmtrain/train/run_changes.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,6 +6,7 @@
 #include <sstream>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/train/saved_settings.h"
 
 namespace vlmtrain::train {
 

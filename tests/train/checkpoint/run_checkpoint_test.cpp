@@ -11,7 +11,7 @@
 #include "train/checkpoint/checkpoint_content.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/train/run_changes.h"
+#include "vlmtrain/train/saved_settings.h"
 
 namespace vlmtrain::train {
 

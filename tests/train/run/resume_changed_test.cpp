@@ -5,7 +5,7 @@
 #include "train/small_run.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/checkpoint.h"
-#include "vlmtrain/train/run_changes.h"
+#include "vlmtrain/train/saved_settings.h"
 
 namespace vlmtrain::train {
 

@@ -1,11 +1,10 @@
-#include "train/watch/gradient_watch.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "train/event_recorder.h"
+#include "train/loop/watches.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::train {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "train/watch/memory_watch.h"
+#include "train/loop/watches.h"
 
 namespace vlmtrain::train {
 

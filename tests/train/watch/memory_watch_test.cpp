@@ -1,10 +1,9 @@
-#include "train/watch/memory_watch.h"
-
 #include <ATen/ops/empty.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "train/event_recorder.h"
+#include "train/loop/watches.h"
 
 namespace vlmtrain::train {
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "train/data_check/data_check.h"
-#include "train/inspect/inspected_samples.h"
+#include "train/data_check/inspected_samples.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/text_format.h"

@@ -1,4 +1,4 @@
-#include "train/inspect/inspected_samples.h"
+#include "train/data_check/inspected_samples.h"
 
 #include <algorithm>
 #include <map>
