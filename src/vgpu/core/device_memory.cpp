@@ -6,7 +6,6 @@
 #include <iterator>
 #include <string>
 
-#include "vgpu/core/fault_injector.h"
 #include "vgpu/core/instrumentation.h"
 #include "vgpu/core/object_lifetime.h"
 #include "vgpu/core/virtual_gpu.h"

@@ -4,7 +4,6 @@
 
 #include <memory>
 
-#include "vgpu/core/fault_injector.h"
 #include "vgpu/core/instrumentation.h"
 #include "vgpu/core/object_lifetime.h"
 

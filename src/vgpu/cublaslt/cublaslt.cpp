@@ -7,7 +7,6 @@
 #include <cstring>
 #include <memory>
 
-#include "vgpu/core/fault_injector.h"
 #include "vgpu/core/instrumentation.h"
 #include "vgpu/core/object_lifetime.h"
 

@@ -3,7 +3,6 @@
 #include "vlmtrain/vgpu/interface.h"
 
 #include "vgpu/core/device_memory.h"
-#include "vgpu/core/fault_injector.h"
 #include "vgpu/core/instrumentation.h"
 #include "vgpu/core/virtual_gpu.h"
 #include "vgpu/runtime/kernel_registry.h"

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "vgpu/core/fault_injector.h"
 #include "vgpu/core/instrumentation.h"
 #include "vgpu/core/virtual_gpu.h"
 #include "vgpu/runtime/device.h"

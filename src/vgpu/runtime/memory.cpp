@@ -1,22 +1,39 @@
 // Device memory, pinned host memory, and copies.
 
-#include "vgpu/runtime/memory.h"
-
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "vgpu/core/device_memory.h"
-#include "vgpu/core/fault_injector.h"
 #include "vgpu/core/instrumentation.h"
 #include "vgpu/core/object_lifetime.h"
 #include "vgpu/runtime/device.h"
 #include "vgpu/runtime/streams.h"
 
 namespace vlmtrain::vgpu {
+
+namespace {
+
+/// The set of pinned host memory ranges. Thread-safe.
+class PinnedHostMemory {
+ public:
+  void add(const void* first, size_t bytes);
+  /// Removes the range that begins at `first`. Returns false if there is none.
+  bool remove(const void* first);
+  /// Returns whether a range contains the address.
+  bool is_pinned(const void* pointer) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<uintptr_t, size_t> pinned_ranges_;  // by first address
+};
 
 void PinnedHostMemory::add(const void* first, size_t bytes) {
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -37,9 +54,12 @@ bool PinnedHostMemory::is_pinned(const void* pointer) const {
   return address - first < bytes;
 }
 
+/// Returns the ranges of this process.
 PinnedHostMemory& pinned_host_memory() {
   return get_leaky_singleton<PinnedHostMemory>();
 }
+
+}  // namespace
 
 }  // namespace vlmtrain::vgpu
 
