@@ -93,7 +93,7 @@ def about_as_far(preset, overrides, fix=KERNELS):
 
 def compressed_states(states, factor):
     """Compares the GPU's compressed moments with the CPU's, relative to the change that compression causes on the CPU."""
-    fix = "src/engine/optimizer/compressed_states.cpp and src/engine/optimizer/compressed_states.cpp"
+    fix = "src/engine/optimizer/compressed_states.cpp"
 
     def do(bench):
         overrides = {"training.optimizer_states": states}
