@@ -4,7 +4,7 @@
     vocabulary.py CHECKOUT [--prose] [--rules RULE,…]
 
 Fails for a banned identifier, a banned word in code, comments or messages, a function whose name ends in a preposition, a source file
-above 400 lines, a folder above 25 files. Words that are discouraged in prose are counted (--prose lists them) and never fail.
+above 400 lines, a C++ source below 30, a folder above 25 files. Words that are discouraged in prose are counted (--prose lists them) and never fail.
 --rules checks only these of identifier, preposition, text, file, folder. tests/vocabulary_allowed.tsv holds the exceptions, each with
 its reason; an unused entry fails.
 """
@@ -40,6 +40,7 @@ LIBRARY_FUNCTIONS = frozenset("""all_of any_of copy_from ends_with expand_as fin
     symlink_to type_as unpack_from vformat_to view_as wait_for""".split())
 RULES = ("identifier", "preposition", "text", "file", "folder")
 MAX_LINES, MAX_FILES = 400, 25
+MIN_SOURCE_LINES = 30  # of .cpp and .cu files; headers may be shorter
 
 CODE_ROOTS = ("src/", "include/", "tests/", "bench/", "scripts/", "cmake/")
 CXX = (".h", ".cpp", ".cu", ".cuh")
@@ -133,6 +134,8 @@ def check_sizes(root, files, findings):
             lines = (root / file).read_text(errors="replace").count("\n")
             if lines > MAX_LINES:
                 findings.add("file", file, f"{file}: {lines} lines, {MAX_LINES} at most; split it by idea")
+            if lines < MIN_SOURCE_LINES and file.endswith((".cpp", ".cu")):
+                findings.add("file", file, f"{file}: {lines} lines, {MIN_SOURCE_LINES} at least; merge it with a related file")
     for folder, count in sorted(folders.items()):
         if count > MAX_FILES:
             findings.add("folder", folder, f"{folder}: {count} files, {MAX_FILES} at most; give it sub-folders")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 SCRIPT = Path(__file__).resolve().parent / "vocabulary.py"
 CLEAN = "// Returns the number of images.\nint64_t count_images(const Batch& batch) { return batch.num_images; }\n"
+PADDING = "\n" * 30  # sources have a minimum length
 
 
 class Vocabulary(unittest.TestCase):
@@ -23,7 +24,7 @@ class Vocabulary(unittest.TestCase):
         for name, text in {**files, "tests/vocabulary_allowed.tsv": allowed}.items():
             path = self.root / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
+            path.write_text(text + PADDING * (name.endswith(".cpp") and "short" not in name))
         subprocess.run(["git", "-C", self.root, "add", "-A"], check=True)
         ended = subprocess.run([sys.executable, SCRIPT, self.root], capture_output=True, text=True)
         return ended.returncode, ended.stdout + ended.stderr
@@ -64,8 +65,9 @@ class Vocabulary(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("src/b.cpp:1", output)
 
-    def test_long_files_and_full_folders(self):
-        self.assert_found({"src/long.cpp": "int a;\n" * 401}, "src/long.cpp: 401 lines")
+    def test_long_and_short_files_and_full_folders(self):
+        self.assert_found({"src/long.h": "int a;\n" * 401}, "src/long.h: 401 lines")
+        self.assert_found({"src/short.cpp": CLEAN}, "src/short.cpp: 2 lines, 30 at least")
         self.assert_found({f"src/full/{i}.h": "" for i in range(26)}, "src/full: 26 files")
 
     def test_allowed_names_need_a_reason_and_a_use(self):

@@ -4,6 +4,7 @@
 #include <ATen/core/Generator.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 
 #include <map>
 
@@ -18,6 +19,7 @@
 #include "models/checkpoints/saved_config.h"
 #include "models/checkpoints/tensor_names.h"
 #include "models/family.h"
+#include "models/presets.h"
 #include "models/processing/context_length.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/random.h"
@@ -145,6 +147,22 @@ void write_initial_weights(const std::filesystem::path& folder, uint64_t seed, a
   model->add_computed_tables(computed_tables);
   for (auto& table : io::make_lazy_tensors(computed_tables)) weights.push_back(std::move(table));
   io::write_checkpoint_tensors(folder, weights, io::kDefaultMaxShardBytes);
+}
+
+AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const std::filesystem::path& out) {
+  const auto find_assemble_function = [](const std::string& preset) {
+    return find_family(load_preset_config(preset), preset).assemble_checkpoint;
+  };
+  if (const auto assemble_family = find_assemble_function(options.preset)) return assemble_family(options, out);
+  auto names = list_presets();
+  std::erase_if(names, [&](const std::string& name) { return find_assemble_function(name) == nullptr; });
+  throw usage_error(
+      "--preset {}: is not assembled from parts; --text-model, --mask-model and --volume-tower are for {}",
+      options.preset, fmt::join(names, ", "));
+}
+
+bool has_volume_tower(const std::string& preset) {
+  return find_family(load_preset_config(preset), preset).compute_volume_sample_shape != nullptr;
 }
 
 }  // namespace vlmtrain::models

@@ -15,7 +15,7 @@
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/image/video.h"
-#include "vlmtrain/models/assemble.h"
+#include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/models/synthetic_sample.h"
 #include "vlmtrain/nn/weights/lora_settings.h"

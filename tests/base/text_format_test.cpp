@@ -1,8 +1,13 @@
 #include "vlmtrain/base/text_format.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+
 namespace vlmtrain {
+
 namespace {
 
 TEST(HumanCountTest, SeparatesThousands) {
@@ -38,4 +43,72 @@ TEST(FormatBytes, ChoosesTheUnit) {
 }
 
 }  // namespace
+
+namespace {
+
+TEST(Printable, KeepsTextsOfAllLanguages) {
+  for (const char* text : {"", "a b\\c", "Größe 5 µm", "東京", "\xF0\x9F\xA9\xBA", "\xEF\xBF\xBD"}) {
+    EXPECT_EQ(to_printable(text), text);
+  }
+}
+
+TEST(Printable, EscapesControlCharacters) {
+  EXPECT_EQ(to_printable("a\x1b[2J\x07\x7f"), "a\\x1b[2J\\x07\\x7f");
+  EXPECT_EQ(to_printable(std::string("a\0b", 3)), "a\\x00b");
+  EXPECT_EQ(to_printable("line\r\nnext\tcell"), "line\\r\\nnext\\tcell");
+  EXPECT_EQ(to_printable("\xC2\x9B"
+                         "31m"),
+            "\\u009b31m");
+  EXPECT_EQ(to_printable("\xE2\x80\xAE"
+                         "gpj.exe"),
+            "\\u202egpj.exe");
+  EXPECT_EQ(to_printable_lines("line\r\nnext\tcell"), "line\\r\nnext\\tcell");
+}
+
+TEST(Printable, EscapesInvalidUtf8) {
+  EXPECT_EQ(to_printable("caf\xE9.jpg"), "caf\\xe9.jpg");
+  EXPECT_EQ(to_printable("\xC3"), "\\xc3");
+  EXPECT_EQ(to_printable("\xC0\xAF"), "\\xc0\\xaf");                    // overlong
+  EXPECT_EQ(to_printable("\xED\xA0\x80"), "\\xed\\xa0\\x80");           // a surrogate
+  EXPECT_EQ(to_printable("\xF4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");  // past U+10FFFF
+  EXPECT_EQ(to_printable("\xE2\x82"
+                         "a"),
+            "\\xe2\\x82"
+            "a");
+}
+
+TEST(Printable, ExcerptsAreShortened) {
+  EXPECT_EQ(make_excerpt("short"), "short");
+  EXPECT_EQ(make_excerpt(std::string(kMaxExcerptCharacters, 'x')), std::string(kMaxExcerptCharacters, 'x'));
+  EXPECT_EQ(make_excerpt(std::string(kMaxExcerptCharacters + 1, 'x')), std::string(kMaxExcerptCharacters, 'x') + "…");
+  EXPECT_EQ(make_excerpt("ééé", 2), "éé…");
+}
+
+TEST(Printable, FurtherLinesOfAMessageAreIndented) {
+  EXPECT_EQ(to_printable_message("a\nb\n  c\n"), "a\n  b\n  c\n  ");
+}
+
+TEST(Printable, LogMessagesAreEscaped) {
+  testing::internal::CaptureStderr();
+  init_logging(/*quiet=*/false);
+  spdlog::warn("dropped: {}", "x\x1b[2J\xFF\n12:00:00 info all is well");
+  spdlog::default_logger()->flush();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, testing::HasSubstr("warning dropped: x\\x1b[2J\\xff\n  12:00:00 info all is well\n"));
+}
+
+}  // namespace
+
+namespace {
+
+TEST(FirstLineTest, ReturnsTheFirstNonEmptyLine) {
+  EXPECT_EQ(get_first_line("one"), "one");
+  EXPECT_EQ(get_first_line("one\ntwo"), "one");
+  EXPECT_EQ(get_first_line("\n\none\n"), "one");
+  EXPECT_EQ(get_first_line("\n"), "");
+  EXPECT_EQ(get_first_line(""), "");
+}
+
+}  // namespace
+
 }  // namespace vlmtrain

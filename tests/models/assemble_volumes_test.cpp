@@ -16,7 +16,7 @@
 #include "parity/deviations.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/models/assemble.h"
+#include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {

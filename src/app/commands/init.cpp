@@ -9,7 +9,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/models/assemble.h"
 #include "vlmtrain/models/checkpoint.h"
 
 namespace vlmtrain::app {

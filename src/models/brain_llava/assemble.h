@@ -12,7 +12,7 @@
 #include "models/checkpoints/tensor_source.h"
 #include "models/network/llama.h"
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/models/assemble.h"
+#include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models::brain_llava {

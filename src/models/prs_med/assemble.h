@@ -10,7 +10,7 @@
 #include <string>
 
 #include "vlmtrain/io/safetensors.h"
-#include "vlmtrain/models/assemble.h"
+#include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/models/model.h"
 

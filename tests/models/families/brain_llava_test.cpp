@@ -1,8 +1,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/adaptive_avg_pool3d.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/randn.h>
 #include <ATen/ops/randn_like.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
@@ -13,11 +16,13 @@
 #include <string>
 #include <vector>
 
+#include "models/brain_llava/family.h"
 #include "models/volume_samples.h"
 #include "parity/deviations.h"
 #include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::models {
+
 namespace {
 
 using parity::Deviations;
@@ -218,4 +223,29 @@ TEST_F(BrainLlava, DenseFeaturesAreOfPatches) {
 }
 
 }  // namespace
+
 }  // namespace vlmtrain::models
+
+namespace vlmtrain::models::brain_llava {
+
+namespace {
+
+TEST(VolumePooling, MatchesAdaptiveAveragePooling) {
+  for (const VolumeShape& patches : {VolumeShape{4, 4, 4}, VolumeShape{6, 6, 6}, VolumeShape{7, 5, 8}}) {
+    const at::Tensor features = at::randn({2 * patches[0] * patches[1] * patches[2], 3});
+    const at::Tensor volumes =
+        features.view({2, patches[0], patches[1], patches[2], 3}).permute({0, 4, 1, 2, 3}).contiguous();
+    const at::Tensor expected = at::adaptive_avg_pool3d(volumes, {4, 3, 2}).permute({0, 2, 3, 4, 1}).reshape({-1, 3});
+    EXPECT_LT(parity::relative_difference(pool_patches(features, {4, 3, 2}, patches), expected), 1e-6);
+  }
+}
+
+/// Plans of host memory run the step on the meta device.
+TEST(VolumePooling, RunsOnTheMetaDevice) {
+  const at::Tensor features = at::empty({2 * 6 * 6 * 6, 3}, at::TensorOptions().device(at::kMeta));
+  EXPECT_EQ(pool_patches(features, {3, 3, 3}, {6, 6, 6}).sizes(), (std::vector<int64_t>{2 * 27, 3}));
+}
+
+}  // namespace
+
+}  // namespace vlmtrain::models::brain_llava
