@@ -335,6 +335,7 @@ static_assert(sizeof(DropoutArgs) <= 4096 && sizeof(DropoutBackwardArgs) <= 4096
 /// device, and returns 0 or a cudaError_t without synchronizing. REQUIRES: no tensor is empty.
 /// Thread-safe.
 struct Launchers {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a name cannot be in parentheses
 #define VLMTRAIN_ENTRY_POINT(function, Args) int (*function)(const Args&, void* stream);
   VLMTRAIN_KERNEL_TABLE(VLMTRAIN_SKIP, VLMTRAIN_ENTRY_POINT)
 #undef VLMTRAIN_ENTRY_POINT

@@ -8,7 +8,7 @@
 #include "app/settings/arguments.h"
 #include "vlmtrain/base/error.h"
 
-namespace CLI {
+namespace CLI {  // NOLINT(readability-identifier-naming): the library's name
 class App;
 }  // namespace CLI
 
