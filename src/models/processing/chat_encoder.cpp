@@ -59,7 +59,7 @@ text::RenderedChat replace_spans(const text::RenderedChat& chat, std::span<const
   result.text.clear();
   size_t copied_end = 0;
   for (size_t i = 0; i < spans.size(); ++i) {
-    const auto [begin, end] = spans[i];
+    const size_t begin = spans[i].begin, end = spans[i].end;
     result.text.append(chat.text, copied_end, begin - copied_end);
     result.text += texts[i];
     copied_end = end;
