@@ -21,7 +21,7 @@ std::string render_details(const std::string& summary, const std::string& conten
 }
 
 std::string render_cell(const std::string& text) {
-  const std::string html = escape_html_line(text);
+  std::string html = escape_html_line(text);
   if (text.size() <= kMaxVisibleCharacters) return html;
   return render_details(escape_html(make_excerpt(text, kMaxVisibleCharacters)), html);
 }
