@@ -42,10 +42,6 @@ TEST(FormatBytes, ChoosesTheUnit) {
   EXPECT_EQ(format_bytes(int64_t{24} << 30), "24.0 GiB");
 }
 
-}  // namespace
-
-namespace {
-
 TEST(Printable, KeepsTextsOfAllLanguages) {
   for (const char* text : {"", "a b\\c", "Größe 5 µm", "東京", "\xF0\x9F\xA9\xBA", "\xEF\xBF\xBD"}) {
     EXPECT_EQ(to_printable(text), text);
@@ -96,10 +92,6 @@ TEST(Printable, LogMessagesAreEscaped) {
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_THAT(log, testing::HasSubstr("warning dropped: x\\x1b[2J\\xff\n  12:00:00 info all is well\n"));
 }
-
-}  // namespace
-
-namespace {
 
 TEST(FirstLineTest, ReturnsTheFirstNonEmptyLine) {
   EXPECT_EQ(get_first_line("one"), "one");

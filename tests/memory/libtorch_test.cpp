@@ -52,10 +52,6 @@ TEST_F(LibrarySourceTest, ReportsMatchingPath) {
   EXPECT_EQ(find_source(nullptr, (folder_path + "/another.so").c_str(), {folder()}), LibrarySource::kRpath);
 }
 
-}  // namespace
-
-namespace {
-
 TEST(CopyToDeviceTest, CopiesValuesWithRequestedType) {
   const std::vector<int64_t> values{3, -1, int64_t{1} << 30};
   for (const auto type : {at::kInt, at::kLong}) {

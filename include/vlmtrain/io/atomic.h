@@ -133,8 +133,6 @@ class TempFileCleanup {
 /// that create or commit a file wait. REQUIRES: the calling thread does not hold the lock.
 [[nodiscard]] std::unique_lock<std::mutex> lock_and_remove_temp_files();
 
-class AtomicFile;
-
 /// Size and XXH64 hash (seed 0) of a file's content.
 struct Checksum {
   int64_t bytes = 0;  ///< size of the file

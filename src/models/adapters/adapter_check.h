@@ -28,18 +28,6 @@ std::vector<nn::Parameter> get_adapter_parameters(const VisionLanguageModel& mod
 /// vision tower. Ignores files of trainers such as optimizer states.
 void reject_unsupported_adapter_weights(const std::filesystem::path& folder);
 
-}  // namespace vlmtrain::models
-
-namespace vlmtrain::nn {
-
-struct Parameter;  // nn/weights/parameters.h
-
-}  // namespace vlmtrain::nn
-
-namespace vlmtrain::models {
-
-class VisionLanguageModel;  // vlmtrain/models/model.h
-
 /// Returns the embedding if it is also the output projection; null if the output projection has its
 /// own values. The model owns the result.
 const nn::Parameter* find_tied_embedding(const VisionLanguageModel& model);

@@ -10,12 +10,13 @@
 #include <unordered_set>
 #include <vector>
 
-#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
+
+class VisionLanguageModel;  // vlmtrain/models/model.h
 
 /// Returns the first non-finite value and its index, such as "nan at [3, 5]"; empty if all values
 /// are finite. Quantized and integer tensors are always finite. Tensors on the meta device count as
@@ -144,18 +145,6 @@ LoadDifferences load_parameters(const std::vector<nn::Parameter>& parameters, co
   }
   return differences;
 }
-
-}  // namespace vlmtrain::models
-
-namespace vlmtrain::nn {
-
-struct Parameter;  // nn/weights/parameters.h
-
-}  // namespace vlmtrain::nn
-
-namespace vlmtrain::models {
-
-class VisionLanguageModel;  // vlmtrain/models/model.h
 
 /// Returns the parameters that a checkpoint stores: all except LoRA adapters.
 std::vector<nn::Parameter> get_base_parameters(const VisionLanguageModel& model);

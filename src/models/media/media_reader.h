@@ -91,8 +91,6 @@ struct MediaReaders {
   std::unique_ptr<const VolumeReader> volumes{};
 };
 
-struct MediaPreview;  // media_preview.h
-
 /// Splits `image` [3, rows · tile_size, columns · tile_size] into square tiles, and copies
 /// them row by row to `cells` [rows · columns, 3, tile_size, tile_size].
 void split_tiles(const at::Tensor& image, int64_t tile_size, const at::Tensor& cells);

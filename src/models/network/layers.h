@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 
-#include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/byte_images.h"
 #include "vlmtrain/nn/layers/activation.h"
 

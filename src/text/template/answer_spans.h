@@ -29,15 +29,9 @@ struct AnswerSpans {
 AnswerSpans find_answer_spans(const jinja::RenderedText& rendering, int turn, std::string_view answer_text,
                               const TemplateTraits& traits, const TemplateSettings& settings);
 
-}  // namespace vlmtrain::text
-
-// Answers with tool calls or reasoning. Templates write these themselves, as JSON or between tags,
-// so the label tokens are not found by the origin of the text, but as what follows the generation
-// prompt.
-
-namespace vlmtrain::text {
-
-/// The part of a rendered text that the model generates for an answer.
+/// The part of a rendered text that the model generates for an answer with tool calls or reasoning.
+/// Templates write these themselves, as JSON or between tags, so the label tokens are not found by
+/// the origin of the text, but as what follows the generation prompt.
 struct GeneratedAnswer {
   /// From the generation prompt through the end of turn. Nothing if the template omits the tool
   /// calls and reasoning of this answer, which is then an answer of text only.

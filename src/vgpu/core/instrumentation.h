@@ -115,18 +115,6 @@ class MatmulCounter {
 /// Returns the counter of this process.
 MatmulCounter& matmul_counter();
 
-}  // namespace vlmtrain::vgpu
-
-/// Defines an unmodeled function. It returns `status`, its library's code for "not supported".
-#define VLMTRAIN_VGPU_UNKNOWN_CALL(function, status)                            \
-  extern "C" __attribute__((weak)) long function() {                            \
-    static constinit vlmtrain::vgpu::UnmodeledFunction call{.name = #function}; \
-    vlmtrain::vgpu::record_unmodeled_call(call);                                \
-    return status;                                                              \
-  }
-
-namespace vlmtrain::vgpu {
-
 /// A schedule of failing calls, from VLMTRAIN_VGPU_FAIL or VirtualGpuInterface::inject_failures.
 /// Thread-safe.
 class FaultInjector {
@@ -160,3 +148,11 @@ class FaultInjector {
 FaultInjector& fault_injector();
 
 }  // namespace vlmtrain::vgpu
+
+/// Defines an unmodeled function. It returns `status`, its library's code for "not supported".
+#define VLMTRAIN_VGPU_UNKNOWN_CALL(function, status)                            \
+  extern "C" __attribute__((weak)) long function() {                            \
+    static constinit vlmtrain::vgpu::UnmodeledFunction call{.name = #function}; \
+    vlmtrain::vgpu::record_unmodeled_call(call);                                \
+    return status;                                                              \
+  }
