@@ -19,13 +19,23 @@
 #include <thread>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/program.h"
 
 namespace vlmtrain {
 
 namespace {
 
 using SteadyClock = std::chrono::steady_clock;
+
+/// The arguments of set_program(), both empty before it is called.
+struct SetProgram {
+  std::filesystem::path path;
+  std::vector<std::string> arguments;
+};
+
+SetProgram& set_program_state() {
+  static SetProgram state;
+  return state;
+}
 
 /// Runs the work in the child process and exits.
 [[noreturn]] void run_work_and_exit(const std::function<void()>& work, const std::array<int, 2>& pipe_descriptors,
@@ -76,8 +86,23 @@ std::string get_host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
+std::filesystem::path get_program_path() {
+  const auto& path = set_program_state().path;
+  return path.empty() ? std::filesystem::path("/proc/self/exe") : path;
+}
+
+std::filesystem::path get_program_folder() {
+  const auto& path = set_program_state().path;
+  std::error_code ignored_error;
+  return (path.empty() ? std::filesystem::read_symlink("/proc/self/exe", ignored_error) : path).parent_path();
+}
+
+void set_program(const std::filesystem::path& path, const std::vector<std::string>& arguments) {
+  set_program_state() = {path, arguments};
+}
+
 std::vector<std::string> read_process_arguments() {
-  if (!get_set_program_arguments().empty()) return get_set_program_arguments();
+  if (const auto& arguments = set_program_state().arguments; !arguments.empty()) return arguments;
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> arguments;
   for (std::string argument; std::getline(file, argument, '\0');) arguments.push_back(argument);

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <string>
 
 namespace vlmtrain {
@@ -66,6 +67,25 @@ TEST(SubprocessTest, KillsAfterTheTimeout) {
   EXPECT_FALSE(result.succeeded());
   EXPECT_EQ(result.stdout_text, "begun\n");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+TEST(ProgramTest, IsThatOfTheProcess) {
+  EXPECT_TRUE(std::filesystem::equivalent(get_program_path(), "/proc/self/exe"));
+  EXPECT_EQ(get_program_folder(), std::filesystem::read_symlink("/proc/self/exe").parent_path());
+  ASSERT_FALSE(read_process_arguments().empty());
+  EXPECT_TRUE(read_process_arguments().front().ends_with("base_tests")) << "no test has called set_program()";
+}
+
+/// In a child, since the program cannot be reset.
+TEST(ProgramTest, RestartsAsAnotherProgram) {
+  const auto result = run_in_subprocess(
+      [] {
+        set_program("/bin/echo", {"echo", "a word"});
+        if (get_program_folder() == "/bin" && read_process_arguments().back() == "a word") restart_program();
+      },
+      kLongTimeoutSeconds);
+  EXPECT_EQ(result.stdout_text, "a word\n");
+  EXPECT_EQ(result.exit_code, 0);
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 #include "app/settings/front.h"
 #include "vlmtrain/app/run.h"
-#include "vlmtrain/base/program.h"
+#include "vlmtrain/base/process.h"
 
 namespace vlmtrain::e2e {
 

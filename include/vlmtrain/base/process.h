@@ -1,5 +1,6 @@
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -11,9 +12,21 @@ namespace vlmtrain {
 /// Returns the host name from gethostname(), or "" on failure.
 std::string get_host_name();
 
-/// Returns the arguments of this process from /proc/self/cmdline, the program's name first; empty
-/// if the file cannot be read.
+/// Returns a path that executes the program of this process: /proc/self/exe, unless set_program()
+/// was called.
+std::filesystem::path get_program_path();
+
+/// Returns the folder of the program, in which its plug-ins are; empty if /proc is not mounted.
+std::filesystem::path get_program_folder();
+
+/// Returns the arguments of this process from set_program() or /proc/self/cmdline, the program's
+/// name first; empty if the file cannot be read.
 std::vector<std::string> read_process_arguments();
+
+/// Lets this process pass for the program at `path`, started with `arguments`, the program's name
+/// first: child processes, restart_program() and the functions above use them. For tests that run a
+/// command in a forked process. REQUIRES: no other threads.
+void set_program(const std::filesystem::path& path, const std::vector<std::string>& arguments);
 
 /// Returns environment entries "NAME=value": the variables of this process for which `should_keep`
 /// returns true, then `overrides`, which replace variables of the same name.

@@ -27,7 +27,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/process.h"
-#include "vlmtrain/base/program.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/train/stop_request.h"

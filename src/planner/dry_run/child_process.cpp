@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/program.h"
+#include "vlmtrain/base/process.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/host_memory.h"

@@ -14,7 +14,6 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/process.h"
-#include "vlmtrain/base/program.h"
 #include "vlmtrain/memory/libtorch_env.h"
 #include "vlmtrain/vgpu/interface.h"
 

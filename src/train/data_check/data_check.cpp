@@ -13,7 +13,7 @@
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/program.h"
+#include "vlmtrain/base/process.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/order/sample_order.h"
