@@ -28,6 +28,7 @@
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/processor.h"
 
 namespace {
 

@@ -20,6 +20,7 @@
 #include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/processor.h"
 
 namespace {
 

@@ -6,6 +6,7 @@
 // PIPELINE: whole (the field of view to 96³), spacing (to 1.5 mm, 96³ from the center) or
 // percentile (as whole).
 #include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
 #include <atomic>

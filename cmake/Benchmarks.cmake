@@ -1,6 +1,7 @@
 # Programs that measure (docs/benchmarks), which are not part of the default build:
 #   cmake --build --preset release --target benchmarks     (or one by its name)
-# scripts/test.sh does not build them.
+# CI builds them, so that they compile with the rest.
+
 # Uses only the part io.
 add_executable(stream_data EXCLUDE_FROM_ALL bench/stream_data.cpp)
 target_compile_options(stream_data PRIVATE ${VLMTRAIN_WARNINGS})
