@@ -1,4 +1,4 @@
-// What nibabel and MONAI make of scans: tests/parity/reference/modules/volumes.py.
+// Scans as read by nibabel and MONAI: tests/parity/reference/modules/volumes.py.
 #include <ATen/TensorOperators.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -35,7 +35,7 @@ struct VideoSettings {
 
   /// Returns the ascending indices of the frames to use, at least one, as
   /// SmolVLMVideoProcessor.sample_frames of transformers 5.23, which skips the first and last
-  /// second of a long video. Of a list of frames, returns all or max_listed_frames evenly spaced
+  /// second of a long video. For a list of frames, returns all or max_listed_frames evenly spaced
   /// ones.
   std::vector<int64_t> sample_frame_indices(const image::VideoInfo& video) const;
 };

@@ -101,7 +101,7 @@ struct VideoSettings {
 
   /// Returns the ascending indices of the frames to use, at least one, as
   /// InternVLVideoProcessor.sample_frames of transformers 5.23, but with all frames of a video that
-  /// has too few. A video of unknown frame rate is assumed to have sampling_fps. Of a list of
+  /// has too few. A video of unknown frame rate is assumed to have sampling_fps. For a list of
   /// frames, returns all or max_frames evenly spaced ones.
   std::vector<int64_t> sample_frame_indices(const image::VideoInfo& video) const;
 };

@@ -63,8 +63,8 @@ struct VideoSettings {
   /// Returns the settings of each frame if `frames` frames of a video are used.
   PixelSettings compute_frame_settings(int64_t frames, const VisionConfig& vision) const;
 
-  /// Returns the ascending indices of the frames to use, at least one. Of a list of frames: all, or
-  /// up to max_listed_frames evenly spaced ones. Of a video file: num_frames if the settings have
+  /// Returns the ascending indices of the frames to use, at least one. For a list of frames: all, or
+  /// up to max_listed_frames evenly spaced ones. For a video file: num_frames if the settings have
   /// it, else those of sample_frame_indices() with `sampling_fps` (data.video_fps). A file of
   /// unknown frame rate is assumed to have `sampling_fps`. Throws as reject_fps_conflict().
   std::vector<int64_t> select_frames(const image::VideoInfo& video, double sampling_fps,

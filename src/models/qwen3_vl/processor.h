@@ -25,8 +25,8 @@ struct VideoSettings {
   static VideoSettings read(const std::filesystem::path& folder, const VisionConfig& vision,
                             std::optional<int64_t> max_pixels);
 
-  /// Returns the ascending indices of the frames to use, at least one. Of a list of frames: all, or
-  /// max_listed_frames evenly spaced ones. Of a video file: num_frames if the settings have it (a
+  /// Returns the ascending indices of the frames to use, at least one. For a list of frames: all, or
+  /// max_listed_frames evenly spaced ones. For a video file: num_frames if the settings have it (a
   /// shorter video repeats frames), else those of sample_frame_indices() with `sampling_fps`
   /// (data.video_fps). A file of unknown frame rate is assumed to have `sampling_fps`. Throws as
   /// qwen2_vl::reject_fps_conflict().

@@ -360,7 +360,7 @@ class SectionBuilder {
       }
       section.terminal_lines = highlight_answers(sample.rendered_chat);
       section.html =
-          fmt::format("<div class=\"sample{}\"><p class=\"chat\">{}</p><div class=\"pictures\">{}</div></div>\n",
+          fmt::format("<div class=\"sample{}\"><p class=\"chat\">{}</p><div class=\"media\">{}</div></div>\n",
                       sample.media_previews.empty() ? " words" : "",
                       highlight_answers(sample.rendered_chat, "<mark>", "</mark>", escape_html),
                       render_media_previews(sample.media_previews));

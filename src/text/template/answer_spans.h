@@ -44,7 +44,7 @@ struct GeneratedAnswer {
 using TurnsRenderer = std::function<std::string(size_t num_turns, bool add_generation_prompt)>;
 
 /// Finds the answer of `turn`, the turn with index `origin`, which has tool calls or reasoning. The
-/// end of turn is the first end-of-turn or EOS token after its texts. Where later turns repeat these
+/// end of turn is the first end-of-turn or EOS token after its texts. If later turns repeat these
 /// texts, as the name of a tool, it is the end of the turns through this one. Throws UserError (bad
 /// data) if the turns before it with the generation prompt are not the beginning of the text, if the template omits a
 /// tool call, and if no end of turn follows an answer that is not the last.

@@ -39,7 +39,7 @@ struct LearningRateSchedule {
   }
 };
 
-/// Which state is sharded over ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054), in
+/// The state that is sharded over ranks (ZeRO; Rajbhandari et al. 2020, arXiv 1910.02054), in
 /// ascending order of saved memory.
 enum class ShardingStrategy {
   kNone,       ///< nothing

@@ -34,7 +34,7 @@ CASES = [
     Case(
         name="gemma3_saved",
         about="files as transformers 5 saves them, untied: a full block first, a window between an image and a sample, scores divided "
-        "by another number than the root of the head's size, a matrix of other sides on each side, a picture's patches not pooled",
+        "by another number than the root of the head's size, a matrix of other sides on each side, an image's patches not pooled",
         shape=Shape(
             layout="saved", seed=72, tokens_per_image=16, tied=False, with_template=True,
             vision=VISION | {"image_size": 36, "patch_size": 9, "hidden_size": 24, "num_attention_heads": 3},
@@ -49,7 +49,7 @@ CASES = [
     ),
     Case(
         name="gemma3_crops",
-        about="names of transformers 5's modules, tied, with pan and scan: pictures with three crops, two and none, in a batch with text",
+        about="names of transformers 5's modules, tied, with pan and scan: images with three crops, two and none, in a batch with text",
         shape=Shape(
             layout="modules", seed=83, tokens_per_image=4, with_template=True, vision=VISION | {"image_size": 32},
             text=TEXT | {"num_hidden_layers": 3, "sliding_window": 11, "sliding_window_pattern": 2, "query_pre_attn_scalar": 16},

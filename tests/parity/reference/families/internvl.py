@@ -30,7 +30,7 @@ CASES = [
     Case(
         name="internvl3_tiles",
         about="Qwen2's text model, names and files of the published checkpoints, untied without a word in config.json, rope of type "
-        "dynamic: pictures in tiles of different grids",
+        "dynamic: images in tiles of different grids",
         shape=Shape(
             layout="hub", seed=51, vision=VISION,
             text=TEXT | {"rope_scaling": {"factor": 2.0, "rope_type": "dynamic", "type": "dynamic"}},
@@ -39,7 +39,7 @@ CASES = [
     ),
     Case(
         name="internvl3_5_mixed",
-        about="Qwen3's text model with a head size of its own, names of transformers 5's modules, tied: text only, one picture, three "
+        about="Qwen3's text model with a head size of its own, names of transformers 5's modules, tied: text only, one image, three "
         "and a video in one batch; no less than two cells; tiles that are no multiple of the patch",
         shape=Shape(
             layout="modules", seed=52, text=TEXT_3_5, vision=VISION | {"image_size": [30, 30]}, tie_embeddings=True, tiles=(2, 3),
@@ -49,7 +49,7 @@ CASES = [
     Case(
         name="internvl_rms_norm_video",
         about="a tower of RMSNorms, of queries and keys too, with a norm at its end; sixteen patches a token; files as "
-        "transformers 5 saves them: videos that are sampled, one beside a picture",
+        "transformers 5 saves them: videos that are sampled, one next to an image",
         shape=Shape(
             layout="saved", seed=53, text=TEXT_3_5 | {"attention_bias": True},
             vision=VISION_RMS | {"image_size": [32, 32], "patch_size": [4, 4], "use_mean_pooling": False},

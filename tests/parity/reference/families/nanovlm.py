@@ -113,7 +113,7 @@ CASES = [
     ),
     Case(
         name="nanovlm_tiles",
-        about="the present release: tiles with the whole picture before them, extra tokens behind those of tokenizer.json, "
+        about="the present release: tiles with the whole image before them, extra tokens after those of tokenizer.json, "
         "more vocabulary rows than tokens, one key head",
         shape=Shape(VISION | TEXT | CHAT | {
             "lm_n_kv_heads": 1, "lm_base_vocab_size": 390, "extra_token_amount": 14, "lm_vocab_size": 404, "lm_max_length": 4096,
@@ -124,7 +124,7 @@ CASES = [
     ),
     Case(
         name="nanovlm_untied",
-        about="the release of July 2025: tiles without the whole picture; always resized to the longest side, an output of its "
+        about="the release of July 2025: tiles without the whole image; always resized to the longest side, an output of its "
         "own, as many key as query heads, another pixel shuffle, the extra tokens in tokenizer.json",
         shape=Shape(VISION | TEXT | CHAT | {
             "vit_patch_size": 4, "lm_n_kv_heads": 4, "lm_max_length": 4096, "lm_tie_weights": False, "lm_base_vocab_size": 380,

@@ -106,7 +106,7 @@ CASES = [
     Case(
         name="qwen3_vl_video",
         about="files as transformers 5 saves them, untied, with biases of query, key, value and output: videos, one of them with "
-        "an image, of which the longer is sampled; features of one block behind the text model's first",
+        "an image, of which the longer is sampled; features of one block after the text model's first",
         shape=Shape(
             model_type="qwen3_vl", layout="saved", seed=52,
             text=TEXT_3 | {"attention_bias": True, "head_dim": 16, "num_key_value_heads": 2, "rope_scaling": {

@@ -60,8 +60,8 @@ CASES = [
         "llava_modules_to_save", "LLaVA with the hub's weight names; projector, embeddings and output trained whole", "llava_clip_llama",
         ["q_proj", "v_proj"], {"modules_to_save": ["multi_modal_projector", "embed_tokens", "lm_head"]},
     ),
-    LoraCase("qwen_all_linear", "Qwen2.5-VL with pictures and a video; query, key and value of its tower are one Linear", "qwen2_5_vl_mixed", "all-linear"),
-    LoraCase("qwen3_all_linear", "Qwen3-VL with pictures and a video: DeepStack's mergers too", "qwen3_vl_mixed", "all-linear"),
+    LoraCase("qwen_all_linear", "Qwen2.5-VL with images and a video; query, key and value of its tower are one Linear", "qwen2_5_vl_mixed", "all-linear"),
+    LoraCase("qwen3_all_linear", "Qwen3-VL with images and a video: DeepStack's mergers too", "qwen3_vl_mixed", "all-linear"),
 ]
 NAMES = [case.name for case in CASES]
 

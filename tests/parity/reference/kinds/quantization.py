@@ -35,8 +35,8 @@ CASES = [
                      {"use_dora": True, "use_rslora": True})),
     ("nf4", LoraCase("nf4_llava", "LLaVA with Qwen2, language model and projector", "llava_siglip_qwen2",
                      r".*(language_model|multi_modal_projector).*(_proj|linear_\d)")),
-    ("nf4", LoraCase("nf4_qwen", "Qwen2.5-VL with pictures and a video, every Linear but the output projection", "qwen2_5_vl_mixed", "all-linear")),
-    ("nf4", LoraCase("nf4_qwen3", "Qwen3-VL with pictures and a video, every Linear but the output projection", "qwen3_vl_mixed", "all-linear")),
+    ("nf4", LoraCase("nf4_qwen", "Qwen2.5-VL with images and a video, every Linear but the output projection", "qwen2_5_vl_mixed", "all-linear")),
+    ("nf4", LoraCase("nf4_qwen3", "Qwen3-VL with images and a video, every Linear but the output projection", "qwen3_vl_mixed", "all-linear")),
     ("int8", LoraCase("int8_all_linear", "every Linear but the output projection", "mixed_batch", "all-linear")),
 ]
 NAMES = ["matrices"] + [case.name for _, case in CASES]

@@ -31,7 +31,7 @@ LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
 MAX_GRAD_NORM = 1.0
 STEPS = 5
-# What case.json states of the steps.
+# The settings of the steps in case.json.
 SETTINGS = {
     "learning_rate": LEARNING_RATE, "adam_betas": [0.9, 0.999], "adam_epsilon": 1e-8, "weight_decay": WEIGHT_DECAY,
     "max_grad_norm": MAX_GRAD_NORM, "steps": STEPS,
