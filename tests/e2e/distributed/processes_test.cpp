@@ -201,8 +201,8 @@ TEST_F(ProcessesTest, KilledRunEndsItsDryRun) {
 
 TEST_F(ProcessesTest, RejectsASecondRunInTheFolder) {
   Process first(folder(), long_run({"output.save_steps=1", "output.save_total_limit=100000"}));
-  wait_until(first, [&] { return steps_logged() >= 3; });
-  const std::string checkpoint = "run/checkpoints/step-2";
+  const std::string checkpoint = "run/checkpoints/step-2";  // written while later steps run
+  wait_until(first, [&] { return std::filesystem::exists(folder() / checkpoint); });
 
   const Result second = train({"training.max_steps=1000000"});
   EXPECT_EQ(second.exit_code, 2) << second.err;
