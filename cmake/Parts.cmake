@@ -161,7 +161,7 @@ function(vlmtrain_test_program part)
 endfunction()
 
 # vlmtrain_test(PART LABEL… [PROCESSES N]): the program, and N ctest tests that each run every Nth of its tests. One ctest test
-# per test would be slower, because loading LibTorch takes longer than most tests.
+# per test would be slower, because loading LibTorch takes longer than most tests. Writes GoogleTest's reports to tests/reports.
 function(vlmtrain_test part)
   cmake_parse_arguments(TEST "" "PROCESSES" "" ${ARGN})
   vlmtrain_test_program(${part})
@@ -178,7 +178,8 @@ function(vlmtrain_test part)
       math(EXPR number "${index} + 1")
       set(name ${part}.${number}_of_${TEST_PROCESSES})
     endif()
-    add_test(NAME ${name} COMMAND ${part}_tests --gtest_brief=1)
+    add_test(NAME ${name} COMMAND ${part}_tests --gtest_brief=1
+             --gtest_output=json:${CMAKE_CURRENT_BINARY_DIR}/reports/${name}.json)
     set_tests_properties(${name} PROPERTIES LABELS "${TEST_UNPARSED_ARGUMENTS}" TIMEOUT 1200
                          ENVIRONMENT "GTEST_TOTAL_SHARDS=${TEST_PROCESSES};GTEST_SHARD_INDEX=${index}")
   endforeach()

@@ -1,7 +1,8 @@
-"""Writes the table of tested capabilities per family at the top of docs/models.md: python3 scripts/families_table.py PARITY_TESTS
+"""Writes the table of tested capabilities per family at the top of docs/models.md: python3 scripts/families_table.py REPORT…
 
-    python3 scripts/families_table.py build/release/tests/parity_tests           runs them and writes the table
-    python3 scripts/families_table.py build/release/tests/parity_tests --check   exit code 1 if the page differs
+    scripts/test.sh -R parity                                                             writes the reports
+    python3 scripts/families_table.py build/release/tests/reports/parity.*.json           writes the table
+    python3 scripts/families_table.py build/release/tests/reports/parity.*.json --check   exit code 1 if the page differs
 
 A test records the family and the capability that it verifies (tests/parity/capability_record.h). A cell is yes if such tests exist and
 all passed; a failed test is an error. Figures vary with the processor, so --check ignores them. Needs only the standard library.
@@ -11,11 +12,8 @@ import argparse
 import difflib
 import json
 import math
-import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections import defaultdict
 from pathlib import Path
 
@@ -25,21 +23,12 @@ CAPABILITIES = ["full", "LoRA", "NF4", "merge", "several pictures", "video", "pa
 ERRORS = {"logits": "logits_from_reference", "loss": "loss_from_reference", "gradients": "gradient_from_reference"}
 
 
-def run(program):
-    """Runs all parity tests and returns GoogleTest's report."""
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.json"
-        environment = os.environ | {"OMP_WAIT_POLICY": "passive"}
-        for name in ("GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX", "GTEST_FILTER"):
-            environment.pop(name, None)
-        done = subprocess.run([program, "--gtest_brief=1", f"--gtest_output=json:{report}"], capture_output=True, text=True, env=environment)
-        if not report.exists():
-            sys.exit(f"{program}: no report; exit code {done.returncode}\n{done.stderr}")
-        return json.loads(report.read_text())
-
-
-def find_tests(report):
-    return [test for suite in report["testsuites"] for test in suite["testsuite"]]
+def read_tests(report):
+    """Returns the tests of a report of GoogleTest."""
+    if not report.exists():
+        sys.exit(f"{report}: the file does not exist; run scripts/test.sh -R parity")
+    suites = json.loads(report.read_text())["testsuites"]
+    return [test for suite in suites for test in suite["testsuite"]]
 
 
 def find_name(test):
@@ -118,12 +107,12 @@ def without_figures(table):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parity_tests", type=Path)
+    parser.add_argument("reports", type=Path, nargs="+")
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
     page = PAGE.read_text()
     before, written, after = split(page)
-    result = make_table(find_tests(run(arguments.parity_tests.resolve())))
+    result = make_table([test for report in arguments.reports for test in read_tests(report)])
     if not arguments.check:
         PAGE.write_text(f"{before}{BEGIN}\n\n{result}\n\n{END}{after}")
         print(result)
@@ -131,7 +120,7 @@ def main():
     difference = list(difflib.unified_diff(without_figures(written).splitlines(), without_figures(result).splitlines(),
                                            str(PAGE), "results of the tests", lineterm="", n=0))
     if difference:
-        sys.exit("\n".join(difference) + f"\nscripts/families_table.py {arguments.parity_tests} rewrites it")
+        sys.exit("\n".join(difference) + "\nscripts/families_table.py without --check rewrites it")
 
 
 if __name__ == "__main__":
