@@ -1,5 +1,6 @@
 #include "kernels/emulation/fibers.h"
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -23,8 +24,11 @@ constexpr size_t kWarpSize = 32;
 
 enum class FiberState { kReady, kAtShuffle, kAtBarrier, kDone };
 
+/// A thread of a block on a stack of its own, which runs one block after another. Suspended by
+/// setjmp(), because swapcontext() makes a system call each time.
 struct Fiber {
-  ucontext_t context{};
+  jmp_buf context;
+  bool is_started = false;
   std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
   FiberState state = FiberState::kReady;
   Dim3 thread_index{};
@@ -41,8 +45,8 @@ struct SharedMemoryRegion {
 /// The state of the running launch; one block runs at a time.
 struct Emulator {
   std::mutex launch_mutex;
-  ucontext_t scheduler_context{};
-  std::vector<Fiber> fibers;
+  jmp_buf scheduler_context;
+  std::vector<Fiber> idle_fibers;
   Fiber* running_fiber = nullptr;
   size_t num_done_fibers = 0;  // in the block
   bool has_misaligned_access = false;
@@ -57,23 +61,42 @@ Emulator& get_emulator() {
   return instance;
 }
 
-void fiber_main() {
-  (*get_emulator().body)();
-  get_emulator().running_fiber->state = FiberState::kDone;
-  ++get_emulator().num_done_fibers;
-}
-
 void poison_shared_memory(const SharedMemoryRegion& shared) {
   // All bits set are a NaN in every floating-point type.
   std::memset(shared.memory, 0xff, static_cast<size_t>(shared.bytes));
 }
 
 /// Suspends the running fiber in this state until the scheduler resumes it.
-void yield_fiber(FiberState state) {
-  Emulator& current = get_emulator();
-  Fiber& fiber = *current.running_fiber;
+[[gnu::noinline]] void yield_fiber(FiberState state) {
+  Fiber& fiber = *get_emulator().running_fiber;
   fiber.state = state;
-  swapcontext(&fiber.context, &current.scheduler_context);
+  if (_setjmp(fiber.context) == 0) _longjmp(get_emulator().scheduler_context, 1);
+}
+
+void fiber_main() {
+  for (;;) {
+    (*get_emulator().body)();
+    ++get_emulator().num_done_fibers;
+    yield_fiber(FiberState::kDone);
+  }
+}
+
+void start_fiber(Fiber& fiber) {
+  fiber.is_started = true;
+  ucontext_t context{};
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber.stack.get();
+  context.uc_stack.ss_size = kStackBytes;
+  makecontext(&context, fiber_main, 0);
+  setcontext(&context);
+}
+
+/// Runs a fiber until it yields.
+[[gnu::noinline]] void run_fiber(Fiber& fiber) {
+  get_emulator().running_fiber = &fiber;
+  if (_setjmp(get_emulator().scheduler_context) != 0) return;
+  if (fiber.is_started) _longjmp(fiber.context, 1);
+  start_fiber(fiber);
 }
 
 std::vector<size_t> make_thread_order(size_t threads) {
@@ -119,20 +142,15 @@ void resume_block(std::span<Fiber> fibers) {
   for (Fiber& fiber : fibers) fiber.state = FiberState::kReady;
 }
 
-void start_fiber(Fiber& fiber, size_t thread_number, ucontext_t& scheduler_context, Dim3 block) {
+void assign_thread(Fiber& fiber, size_t thread_number, Dim3 block) {
   fiber.state = FiberState::kReady;
   const auto index = static_cast<unsigned>(thread_number);
   fiber.thread_index = {index % block.x, index / block.x % block.y, index / block.x / block.y};
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack.get();
-  fiber.context.uc_stack.ss_size = kStackBytes;
-  fiber.context.uc_link = &scheduler_context;
-  makecontext(&fiber.context, fiber_main, 0);
 }
 
 void run_block(Emulator& current, std::span<Fiber> fibers) {
   for (const SharedMemoryRegion& shared : current.shared_memory_regions) poison_shared_memory(shared);
-  for (size_t i = 0; i < fibers.size(); ++i) start_fiber(fibers[i], i, current.scheduler_context, current.block_size);
+  for (size_t i = 0; i < fibers.size(); ++i) assign_thread(fibers[i], i, current.block_size);
   const auto order = make_thread_order(fibers.size());
   current.num_done_fibers = 0;
   for (size_t next = 0; current.num_done_fibers < fibers.size(); ++next) {
@@ -142,8 +160,7 @@ void run_block(Emulator& current, std::span<Fiber> fibers) {
       next = 0;
     }
     const size_t first_lane_index = order[next] / kWarpSize * kWarpSize;
-    current.running_fiber = &fibers[order[next]];
-    swapcontext(&current.scheduler_context, &current.running_fiber->context);
+    run_fiber(fibers[order[next]]);
     // Restart the order, so that a warp runs to its next barrier before another warp starts.
     if (resume_warp(fibers.subspan(first_lane_index, std::min(kWarpSize, fibers.size() - first_lane_index))))
       next = SIZE_MAX;
@@ -168,15 +185,18 @@ void run_blocks(Dim3 grid, Dim3 block, const std::function<void()>& body) {
   current.block_size = block;
   current.random_engine.seed(settings().seed);
   const size_t threads = size_t{block.x} * block.y * block.z;
-  if (current.fibers.size() < threads) current.fibers.resize(threads);
-  const std::span fibers(current.fibers.data(), threads);
+  // Fibers of a launch that throws are suspended within the kernel and not used again.
+  auto fibers = std::exchange(current.idle_fibers, {});
+  if (fibers.size() < threads) fibers.resize(threads);
   const auto first_block_x =
       static_cast<unsigned>(std::max<int64_t>(0, int64_t{grid.x} - settings().max_trailing_blocks));
   for (current.block.z = 0; current.block.z < grid.z; ++current.block.z) {
     for (current.block.y = 0; current.block.y < grid.y; ++current.block.y) {
-      for (current.block.x = first_block_x; current.block.x < grid.x; ++current.block.x) run_block(current, fibers);
+      for (current.block.x = first_block_x; current.block.x < grid.x; ++current.block.x)
+        run_block(current, {fibers.data(), threads});
     }
   }
+  current.idle_fibers = std::move(fibers);
 }
 
 Dim3 thread_index() {
