@@ -160,10 +160,11 @@ function(vlmtrain_test_program part)
   vlmtrain_for_older_hosts(${part}_tests)
 endfunction()
 
-# vlmtrain_test(PART LABEL… [PROCESSES N]): the program, and N ctest tests that each run every Nth of its tests. One ctest test
-# per test would be slower, because loading LibTorch takes longer than most tests. Writes GoogleTest's reports to tests/reports.
+# vlmtrain_test(PART LABEL… [PROCESSES N] [ONE_THREAD]): the program, and N ctest tests that each run every Nth of its tests. One
+# ctest test per test would be slower, because loading LibTorch takes longer than most tests. Writes GoogleTest's reports to
+# tests/reports. ONE_THREAD: LibTorch uses one thread, because operations on small tensors are slower with several.
 function(vlmtrain_test part)
-  cmake_parse_arguments(TEST "" "PROCESSES" "" ${ARGN})
+  cmake_parse_arguments(TEST "ONE_THREAD" "PROCESSES" "" ${ARGN})
   vlmtrain_test_program(${part})
   if(NOT TARGET ${part}_tests)
     return()
@@ -182,5 +183,8 @@ function(vlmtrain_test part)
              --gtest_output=json:${CMAKE_CURRENT_BINARY_DIR}/reports/${name}.json)
     set_tests_properties(${name} PROPERTIES LABELS "${TEST_UNPARSED_ARGUMENTS}" TIMEOUT 1200
                          ENVIRONMENT "GTEST_TOTAL_SHARDS=${TEST_PROCESSES};GTEST_SHARD_INDEX=${index}")
+    if(TEST_ONE_THREAD)
+      set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT OMP_NUM_THREADS=1)
+    endif()
   endforeach()
 endfunction()
