@@ -48,8 +48,14 @@ class PlanTest : public testing::Test {
     EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.allowed_bytes);
   }
 
+  /// Images of 5 tiles each, whose dry runs take half as long as those of the default size.
+  data::SampleShape make_wide_images(int64_t images) const {
+    return model_.shape({.images = images, .image_width = 1024, .image_height = 256});
+  }
+
   const PresetFolder model_{"smolvlm-256m"};
   const data::SampleShape one_image_ = model_.shape({.images = 1});
+  const data::SampleShape wide_image_ = make_wide_images(1);
 };
 
 }  // namespace vlmtrain::planner

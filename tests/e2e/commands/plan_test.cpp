@@ -230,7 +230,8 @@ TEST_F(PlanCommandTest, PlansAMixForItsWorstSample) {
 }
 
 TEST_F(PlanCommandTest, SavingsTableHasAPlanPerRow) {
-  const std::vector<std::string> common_arguments{"--gpu-gb", "4", "--model", "smolvlm-256m", "--global-batch", "2"};
+  const std::vector<std::string> common_arguments{
+      "--gpu-gb", "1", "--limit-gb", "0.62", "--model", "qwen2.5-vl-tiny", "--global-batch", "2"};
   auto arguments = common_arguments;
   arguments.emplace_back("--compare");
   const auto json = plan_json(arguments, 3);

@@ -119,7 +119,7 @@ TEST_F(EvaluationTest, BestCheckpointSurvivesKills) {
 TEST_F(EvaluationTest, RunsAnInterruptedEvaluationAfterAStop) {
   auto many = nlohmann::json::array();
   for (const auto& record : records()) many.push_back(record);
-  while (many.size() < 200) many.push_back(many[many.size() % kRecords]);
+  while (many.size() < 100) many.push_back(many[many.size() % kRecords]);
   for (size_t i = 0; i < many.size(); ++i) many[i]["id"] = "sample-" + std::to_string(i);
   write_text(folder() / "many.json", many.dump());
   const auto get_eval_settings = [](const std::string& dir) {
@@ -260,7 +260,7 @@ TEST_F(PlannedEvaluationTest, StaysWithinThePlanAndResynchronizes) {
 TEST_F(PlannedEvaluationTest, PlanCommandCountsThem) {
   const std::vector<std::string> overrides{"training.precision=bf16",     "training.micro_batch_size=1",
                                            "training.eval_steps=2",       "training.eval_batch_size=11",
-                                           "output.sample_predictions=0", "training.eval_max_new_tokens=20000"};
+                                           "output.sample_predictions=0", "training.eval_max_new_tokens=6000"};
   const auto run_plan = train_on_gpu("rtx4090", overrides);
   const auto plan = [&](const std::vector<std::string>& changes) {
     std::vector<std::string> arguments{"plan", "--config", "train.yaml", "--gpu", "rtx4090", "--json"};

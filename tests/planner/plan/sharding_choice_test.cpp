@@ -46,7 +46,8 @@ TEST(ShardingSearchTest, TheFastestShardingThatFitsIsChosen) {
                                      .world_size = 4,
                                      .num_nodes = 2,
                                      .network_gbit = 10},
-                        .constraints = {}};
+                        .constraints = {},
+                        .with_suggestions = false};
     request.job.num_nodes = 2;
     request.job.world_size = 4;
     double fastest = std::numeric_limits<double>::infinity();

@@ -72,7 +72,7 @@ TEST_P(UnfitPlanTest, EverySuggestionMakesItFit) {
   PlanRequest plan_request = request(GetParam().gpu_gigabytes);
   plan_request.limit_gigabytes = GetParam().limit_gigabytes;
   plan_request.constraints = GetParam().constraints;
-  plan_request.workload = make_workload(model_.shape({.images = GetParam().images}), 4);
+  plan_request.workload = make_workload(make_wide_images(GetParam().images), 4);
   plan_request.flags = {.gpu_flag_format = "--gpu-gb {}", .selects_gpu_by_size = true};
   plan_request.sample_limits = {{.argument_format = "--images {}",
                                  .max_useful_value = GetParam().images,
@@ -80,8 +80,7 @@ TEST_P(UnfitPlanTest, EverySuggestionMakesItFit) {
                                  .granularity = 1,
                                  .description = "fewer images",
                                  .measure = [&](int64_t images, bool) -> std::optional<LimitedSamples> {
-                                   return LimitedSamples{.workload =
-                                                             make_workload(model_.shape({.images = images}), 4)};
+                                   return LimitedSamples{.workload = make_workload(make_wide_images(images), 4)};
                                  }}};
   const Plan plan = make_plan(plan_request);
   ASSERT_FALSE(plan.fits);
@@ -120,7 +119,7 @@ TEST_F(PlanTest, SuggestsAHigherLimitOnTheSameGpu) {
   for (const bool has_gpu_flag : {false, true}) {
     PlanRequest plan_request = request(24);
     plan_request.limit_gigabytes = 4.0;
-    plan_request.workload = make_workload(one_image_, 4);
+    plan_request.workload = make_workload(wide_image_, 4);
     if (has_gpu_flag) plan_request.flags = {.gpu_flag_format = "--gpu {}"};
     const Plan plan = make_plan(plan_request);
     ASSERT_FALSE(plan.fits);
@@ -136,7 +135,7 @@ TEST_F(PlanTest, SuggestsAHigherLimitOnTheSameGpu) {
 TEST_F(PlanTest, CombinesRelaxedConstraintsWithAnotherChange) {
   PlanRequest plan_request = request(5);
   plan_request.job.lora = nn::LoraSettings{.rank = 16};
-  plan_request.workload = make_workload(one_image_, 4);
+  plan_request.workload = make_workload(wide_image_, 4);
   plan_request.constraints = make_constraints(4, "none");
   PlanRequest relaxed_request = plan_request;
   relaxed_request.constraints = {};
@@ -205,9 +204,9 @@ TEST_F(PlanTest, HugeSamplesArePlannedOneByOne) {
 INSTANTIATE_TEST_SUITE_P(Because, UnfitPlanTest,
                          testing::Values(UnfitCase{"TheCardIsTooSmall", 4, {}, {}, 2},
                                          UnfitCase{"TheLimitIsTooLow", 24, 4.0, {}, 2},
-                                         UnfitCase{"TheMicroBatchIsFixed", 12, {}, make_constraints(4, "none"), 1},
-                                         UnfitCase{"RecomputationIsFixed", 8, {}, make_constraints({}, "none"), 2},
-                                         UnfitCase{"TheMarginIsMissing", 5.75, {}, {}, 1}),
+                                         UnfitCase{"TheMicroBatchIsFixed", 8, {}, make_constraints(4, "none"), 1},
+                                         UnfitCase{"RecomputationIsFixed", 7, {}, make_constraints({}, "none"), 2},
+                                         UnfitCase{"TheMarginIsMissing", 5.5, {}, {}, 1}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
