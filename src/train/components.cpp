@@ -10,8 +10,7 @@
 
 #include "train/balance.h"
 #include "train/data_check/data_check.h"
-#include "train/data_check/evaluation_set.h"
-#include "train/data_check/windowed_records.h"
+#include "train/data_check/run_records.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"

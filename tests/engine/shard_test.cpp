@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/small_parameters.h"
+#include "vlmtrain/engine/gradients/rank_sync.h"
 #include "vlmtrain/engine/optimizer/saved_state.h"
-#include "vlmtrain/engine/optimizer/sharded_optimizer_sync.h"
 
 namespace vlmtrain::engine {
 namespace {

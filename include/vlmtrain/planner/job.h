@@ -11,7 +11,6 @@
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/data/sample/sample_shape.h"
-#include "vlmtrain/engine/settings/optimizer_settings.h"
 #include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/kernels/kernels.h"

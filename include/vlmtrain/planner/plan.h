@@ -224,4 +224,7 @@ Plan make_plan(const PlanRequest& request);
 /// not grow. `request` has the samples and batch sizes. Throws the exceptions of plan_evaluation().
 EvaluationPlan plan_evaluation_in_training(const Plan& plan, const StepConfig& step_config, EvaluationRequest request);
 
+/// Returns {"language_blocks", "selective_language_blocks", "vision_blocks"}.
+nlohmann::ordered_json make_recompute_blocks_json(const models::RecomputeBlockCounts& blocks);
+
 }  // namespace vlmtrain::planner

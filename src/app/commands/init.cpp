@@ -5,7 +5,6 @@
 
 #include "app/commands/commands.h"
 #include "app/process/device.h"
-#include "app/settings/flag_values.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <optional>
 
-#include "app/settings/flag_values.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"

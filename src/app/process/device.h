@@ -25,7 +25,7 @@ std::string choose_rank_device(const std::string& device, const distributed::Lau
 /// process, and for a real GPU in a process with the stub libraries of the virtual GPU.
 at::Device open_device(const std::string& device);
 
-/// Returns the data type with a name of list_weight_dtype_names() (app/settings/flag_values.h);
+/// Returns the data type with a name of list_weight_dtype_names() (app/settings/arguments.h);
 /// nothing for another word.
 std::optional<at::ScalarType> parse_weight_dtype(const std::string& name);
 

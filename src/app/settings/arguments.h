@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,9 +20,9 @@ namespace vlmtrain::app {
 struct SampleFlags {
   std::optional<int64_t> num_images;
   std::string image_size;  ///< in pixels: WIDTHxHEIGHT, or one number for both
-  std::string image_mix;   ///< see parse_image_mix() (flag_values.h)
+  std::string image_mix;   ///< see parse_image_mix()
   std::optional<int64_t> num_volumes;
-  std::string volume_size;              ///< in voxels, see parse_volume_size() (flag_values.h)
+  std::string volume_size;              ///< in voxels, see parse_volume_size()
   std::optional<int64_t> video_frames;  ///< frames of the one video of each sample
   std::optional<double> fps;            ///< of that video
   std::string video_size;               ///< as image_size
@@ -187,5 +188,26 @@ struct Arguments {
   OptionsArguments options;
   ReportArguments report;
 };
+
+/// A component of --image-mix: samples with the same number of images.
+struct ImageMixComponent {
+  int64_t num_images = 0;  ///< images per sample
+  double share = 0;        ///< greater than 0; the shares of a mix add up to 1
+};
+
+/// Parses the value of --image-mix, such as 1:0.5,2:0.25,3:0.25, into components by ascending
+/// number of images. Normalizes shares that do not add up to 1. Throws UserError (kUsage) for
+/// invalid text and for a number of images that occurs twice.
+std::vector<ImageMixComponent> parse_image_mix(const std::string& text);
+
+/// Parses the value of --volume-size: XxYxZ in voxels, or one number for all three, each from 1 to
+/// 99999. Returns {x, y, z}, or nothing for empty text. Throws UserError (kUsage) for invalid text.
+std::optional<std::array<int64_t, 3>> parse_volume_size(const std::string& text);
+
+/// Returns the names of data types that --dtype accepts (parse_weight_dtype() in app/process/device.h).
+inline const std::vector<std::string>& list_weight_dtype_names() {
+  static const std::vector<std::string> names{"float32", "bfloat16", "float16", "fp32", "bf16", "fp16"};
+  return names;
+}
 
 }  // namespace vlmtrain::app

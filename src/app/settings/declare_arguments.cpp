@@ -6,7 +6,6 @@
 
 #include <string>
 
-#include "app/settings/flag_values.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/distributed/launch.h"
 #include "vlmtrain/models/checkpoint.h"

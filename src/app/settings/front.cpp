@@ -11,7 +11,7 @@
 #include "app/settings/command_line.h"
 #include "app/settings/process_setup.h"
 #include "vlmtrain/base/process.h"
-#include "vlmtrain/planner/spawned_child.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/stop_request.h"
 

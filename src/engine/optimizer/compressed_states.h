@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/engine/settings/optimizer_settings.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 
 namespace vlmtrain::engine {
 

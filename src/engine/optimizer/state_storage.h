@@ -10,7 +10,7 @@
 #include "engine/optimizer/compressed_states.h"
 #include "engine/optimizer/update_rule.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
-#include "vlmtrain/engine/settings/optimizer_settings.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::engine {

@@ -12,7 +12,7 @@
 
 #include "engine/optimizer/compressed_states.h"
 #include "vlmtrain/engine/optimizer/optimizer.h"
-#include "vlmtrain/engine/settings/optimizer_settings.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::engine {

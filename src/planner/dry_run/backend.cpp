@@ -16,7 +16,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
-#include "vlmtrain/planner/spawned_child.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {
 

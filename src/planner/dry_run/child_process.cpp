@@ -17,7 +17,7 @@
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/host_memory.h"
-#include "vlmtrain/planner/spawned_child.h"
+#include "vlmtrain/planner/virtual_gpu.h"
 
 namespace vlmtrain::planner {
 

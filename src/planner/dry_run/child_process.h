@@ -22,7 +22,7 @@ namespace vlmtrain::planner {
 class ChildProcess {
  public:
   /// Starts a child with this many workers, or takes the child that this process inherited
-  /// (spawned_child.h), which may have another number. Returns before the child is ready. Throws
+  /// (virtual_gpu.h), which may have another number. Returns before the child is ready. Throws
   /// UserError (kFailed) if the child cannot be started, and the exceptions of
   /// check_address_space().
   explicit ChildProcess(const VirtualGpu& gpu, size_t num_workers = 1);

@@ -1,9 +1,8 @@
-#include "planner/plan/plan_json.h"
-
 #include <algorithm>
 #include <functional>
 
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 

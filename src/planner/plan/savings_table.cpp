@@ -5,11 +5,11 @@
 
 #include <utility>
 
-#include "planner/plan/plan_json.h"
 #include "planner/search/plan_evaluator.h"
 #include "planner/suggestions/change_evaluator.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
 

@@ -4,8 +4,6 @@
 #include <limits>
 #include <set>
 
-#include "planner/search/min_memory.h"
-
 namespace vlmtrain::planner {
 
 namespace {

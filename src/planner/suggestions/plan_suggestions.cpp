@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "planner/search/config_search.h"
-#include "planner/search/min_memory.h"
 #include "planner/suggestions/change_evaluator.h"
 #include "planner/suggestions/suggestions.h"
 #include "vlmtrain/base/option_keys.h"

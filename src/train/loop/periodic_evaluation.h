@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "train/data_check/evaluation_set.h"
+#include "train/data_check/run_records.h"
 #include "train/loop/run_setup.h"
 #include "vlmtrain/evaluation/evaluate.h"
 #include "vlmtrain/models/model.h"

@@ -7,7 +7,7 @@
 
 #include "train/checkpoint/resume.h"
 #include "train/data_check/data_check.h"
-#include "train/data_check/evaluation_set.h"
+#include "train/data_check/run_records.h"
 #include "train/run/run_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"

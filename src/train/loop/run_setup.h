@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "train/balance.h"
-#include "train/data_check/evaluation_set.h"
+#include "train/data_check/run_records.h"
 #include "train/planning/gpu_run_plan.h"
 #include "train/planning/host_run_plan.h"
-#include "train/planning/saved_plan.h"
 #include "train/run/rank_group.h"
 #include "vlmtrain/data/data_set.h"
 #include "vlmtrain/data/index/ledger.h"
@@ -21,6 +20,7 @@
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/config.h"
+#include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/saved_settings.h"
 

@@ -6,7 +6,7 @@
 #include <exception>
 #include <utility>
 
-#include "train/data_check/evaluation_set.h"
+#include "train/data_check/run_records.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/evaluation/evaluated_answer.h"

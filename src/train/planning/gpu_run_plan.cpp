@@ -1,7 +1,6 @@
 #include "train/planning/gpu_run_plan.h"
 
-#include "train/data_check/evaluation_set.h"
-#include "train/planning/saved_plan.h"
+#include "train/data_check/run_records.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"

@@ -8,8 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "train/data_check/evaluation_set.h"
-#include "train/planning/saved_plan.h"
+#include "train/data_check/run_records.h"
 #include "train/run/rank_group.h"
 #include "train/step/look_ahead_client.h"
 #include "train/step/oom_guard.h"

@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "train/data_check/data_check.h"
-#include "train/data_check/evaluation_set.h"
-#include "train/planning/saved_plan.h"
+#include "train/data_check/run_records.h"
 #include "train/run/rank_group.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"

@@ -8,11 +8,11 @@
 #include <memory>
 #include <optional>
 
-#include "train/planning/saved_plan.h"
 #include "vlmtrain/memory/allocation_tracking.h"
 #include "vlmtrain/planner/evaluation_plan.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/config.h"
+#include "vlmtrain/train/planning.h"
 
 namespace vlmtrain::train {
 

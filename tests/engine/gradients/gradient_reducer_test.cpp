@@ -1,5 +1,3 @@
-#include "vlmtrain/engine/gradients/gradient_reducer.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
@@ -13,6 +11,7 @@
 #include "engine/gradients/vector_parameters.h"
 #include "engine/small_parameters.h"
 #include "engine/small_step.h"
+#include "vlmtrain/engine/gradients/rank_sync.h"
 
 namespace vlmtrain::engine {
 namespace {

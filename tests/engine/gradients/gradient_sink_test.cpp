@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "parity/deviations.h"
-#include "vlmtrain/engine/gradients/gradient_reducer.h"
+#include "vlmtrain/engine/gradients/rank_sync.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/recompute.h"
 

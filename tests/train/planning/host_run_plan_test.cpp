@@ -6,7 +6,6 @@
 #include "parity/case.h"
 #include "parity/temporary_folder.h"
 #include "planner/user_error.h"
-#include "train/planning/saved_plan.h"
 #include "train/run/rank_group.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/train/planning.h"

@@ -5,7 +5,7 @@
 
 #include "base/captured_log.h"
 #include "planner/user_error.h"
-#include "train/data_check/evaluation_set.h"
+#include "train/data_check/run_records.h"
 #include "train/run/callbacks.h"
 #include "train/small_run.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "vlmtrain/engine/gradients/consensus.h"
-#include "vlmtrain/engine/gradients/gradient_reducer.h"
+#include "vlmtrain/engine/gradients/rank_sync.h"
 #include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/nn/weights/sharded_block.h"
 

@@ -13,7 +13,7 @@
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/engine/gradients/gradient_layout.h"
 #include "vlmtrain/engine/optimizer/saved_state.h"
-#include "vlmtrain/engine/settings/optimizer_settings.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/nn/weights/lora_settings.h"
 #include "vlmtrain/nn/weights/parameters.h"
 

@@ -1,12 +1,17 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
+#include "vlmtrain/base/options.h"
 #include "vlmtrain/nn/weights/shard.h"
 
 namespace vlmtrain::engine {
@@ -123,5 +128,118 @@ struct ObjectiveMetrics {
   std::vector<TaskResult> tasks;           ///< empty for a single task
   std::optional<TextAndMaskLosses> masks;  ///< for models with a mask decoder
 };
+
+/// The rule by which an optimizer updates a parameter.
+enum class OptimizerKind {
+  kAdamW,
+  /// For weights of Linears and their adapters; AdamW updates all other parameters.
+  kMuon,
+};
+
+/// The default, and the rule of all parameters that another rule cannot update.
+inline constexpr OptimizerKind kDefaultOptimizer = OptimizerKind::kAdamW;
+
+/// The properties of a rule.
+struct OptimizerInfo {
+  OptimizerKind kind;
+  const char* name;                  ///< value of `training.optimizer`
+  bool is_elementwise;               ///< false: a rank must have a whole parameter to update it
+  bool supports_compressed_moments;  ///< whether moments may be in bf16 or 8 bits
+};
+
+/// Returns the properties of a rule.
+const OptimizerInfo& get_optimizer_info(OptimizerKind kind);
+
+/// The data type of an optimizer's moments. Tensors with fewer than 4,096 elements always have fp32
+/// moments, as in bitsandbytes.
+enum class OptimizerStateDtype {
+  kFp32,
+  /// With stochastic rounding. A second moment decays by 0.1 % per step (beta2 = 0.999). Rounded to
+  /// the nearest bf16 value, it would never change, because these values are 0.4 to 0.8 % apart.
+  kBf16,
+  /// Block-wise with a dynamic code (Dettmers et al. 2022, 8-bit Optimizers via Block-wise
+  /// Quantization, arXiv 2110.02861), as bitsandbytes' AdamW8bit and transformers' adamw_bnb_8bit.
+  /// 256 elements share a scale; embeddings have fp32 moments.
+  k8Bit,
+};
+
+/// Returns the value of `training.optimizer_states`: "fp32", "bf16", "8bit".
+std::string to_string(OptimizerStateDtype state_dtype);
+
+/// The hyperparameters of AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101).
+struct AdamWSettings {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+};
+
+/// The adjustment of Muon's learning rate to the size of a matrix [rows, columns], as `adjust_lr_fn`
+/// of torch.optim.Muon.
+enum class MuonLrAdjustment {
+  kMatchRmsAdamW,  ///< 0.2 · √max(rows, columns): updates as large as AdamW's (Liu et al. 2025, arXiv 2502.16982)
+  kOriginal,       ///< √max(1, rows / columns), as in Jordan's post
+};
+
+/// The hyperparameters of Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/).
+struct MuonSettings {
+  double momentum = 0.95;
+  int64_t ns_steps = 5;  ///< Newton-Schulz iterations
+  MuonLrAdjustment lr_adjustment = MuonLrAdjustment::kMatchRmsAdamW;
+};
+
+/// Settings of the parameters whose names match any of some patterns. A value that is not set is that of all
+/// parameters.
+struct ParameterGroupSettings {
+  std::vector<std::string> parameters = {};            ///< nn::NamePattern; any of them
+  std::optional<double> learning_rate = std::nullopt;  ///< peak
+  std::optional<double> weight_decay = std::nullopt;
+  std::optional<OptimizerKind> optimizer = std::nullopt;
+};
+
+/// The settings of a loss scale.
+struct LossScaleSettings {
+  double init_scale = 65536;
+  bool dynamic = true;             ///< false: constant
+  int64_t growth_interval = 2000;  ///< steps without an overflow after which the scale doubles
+};
+
+/// The settings of an optimizer.
+struct OptimizerSettings {
+  OptimizerKind kind = kDefaultOptimizer;
+  AdamWSettings adamw = {};
+  MuonSettings muon = {};
+  double weight_decay = 0.0;   ///< decoupled from the gradient; not for 1-D tensors
+  double max_grad_norm = 1.0;  ///< gradients are scaled down to this global norm; 0: no clipping
+  std::optional<LossScaleSettings> loss_scale = std::nullopt;  ///< nullopt: no loss scale
+  OptimizerStateDtype state_dtype = OptimizerStateDtype::kFp32;
+  uint64_t seed = 0;                                ///< seed of the stochastic rounding of bf16 moments
+  std::vector<ParameterGroupSettings> groups = {};  ///< each parameter matches at most one
+  std::vector<std::string> no_weight_decay = {};    ///< nn::NamePattern of parameters without weight decay
+  double loraplus_lr_ratio = 1;                     ///< factor of the learning rate of LoRA's B (arXiv 2402.12354)
+  /// Whether patterns may match no trained parameter: in plans that change which parameters are
+  /// trained.
+  bool allows_unmatched_patterns = false;
+
+  /// Returns whether the rule is set for all parameters or for a group.
+  bool uses(OptimizerKind rule) const;
+  /// Returns whether a rank must have some parameters whole to update them.
+  bool needs_whole_parameters() const;
+  /// Returns whether the moments of all rules may be in bf16 or 8 bits.
+  bool supports_compressed_moments() const;
+};
+
+/// Returns the keys of hyperparameters of rules that `settings` does not use.
+std::vector<std::string_view> list_unused_rule_keys(const OptimizerSettings& settings);
+
+/// Throws UserError (kUsage) if a rule does not support the data type of the moments.
+void check_optimizer_settings(const OptimizerSettings& settings);
+
+/// Adds the choice of rules and their hyperparameters to `table`, which writes parsed values to
+/// `settings`. `settings` must outlive `table`.
+void declare_options(OptionTable& table, OptimizerSettings& settings);
+
+/// Conversions for the protocol of dry runs.
+void to_json(nlohmann::json& json, const OptimizerSettings& settings);
+void from_json(const nlohmann::json& json, OptimizerSettings& settings);
 
 }  // namespace vlmtrain::engine

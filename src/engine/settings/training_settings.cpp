@@ -1,4 +1,4 @@
-#include "vlmtrain/engine/settings/optimizer_settings.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>

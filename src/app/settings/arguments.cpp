@@ -1,4 +1,4 @@
-#include "app/settings/flag_values.h"
+#include "app/settings/arguments.h"
 
 #include <algorithm>
 #include <charconv>
