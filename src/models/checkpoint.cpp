@@ -20,7 +20,6 @@
 #include "models/checkpoints/tensor_names.h"
 #include "models/family.h"
 #include "models/presets.h"
-#include "models/processing/context_length.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/random.h"
 #include "vlmtrain/io/atomic.h"

@@ -4,7 +4,6 @@
 
 #include "models/checkpoints/config_checks.h"
 #include "models/family.h"
-#include "models/processing/context_length.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 

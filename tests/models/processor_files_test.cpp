@@ -1,5 +1,3 @@
-#include "vlmtrain/models/processor_files.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include "parity/temporary_folder.h"
 #include "parity/tiny_preset.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/models/synthetic_sample.h"
 
 namespace vlmtrain::models {

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/box_options.h"
 #include "vlmtrain/image/points.h"
 #include "vlmtrain/io/record.h"
 
@@ -27,9 +26,6 @@ struct BoxFormat {
   std::string point = "[{x1}, {y1}]";
   std::string name = "{name}";
 };
-
-/// Returns the format of a family's boxes with the notation of `output` (data.boxes.out).
-BoxFormat select_box_format(const BoxFormat& family, data::BoxOutput output);
 
 /// A map from coordinates in a model's text to pixels of the decoded image: value · scale + offset.
 struct CoordinateMap {

@@ -71,6 +71,10 @@ struct VisionInput {
 /// (0: all); 0 without pixels.
 int64_t count_vision_passes(const VisionInput& vision, int64_t rows_per_pass);
 
+/// Splits `vision` into passes of at most `rows_per_pass` rows of pixels (0: a single pass), in
+/// order. A frame of a grid is never split, so a pass may have more rows.
+std::vector<VisionInput> split_vision_passes(const VisionInput& vision, int64_t rows_per_pass);
+
 /// A vision-language model on one device. No call reads a value back from the device, so the same
 /// code runs on the CPU, on CUDA and on the virtual GPU. Not thread-safe.
 class VisionLanguageModel {

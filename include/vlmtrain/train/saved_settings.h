@@ -20,7 +20,7 @@ namespace vlmtrain::train {
 
 /// A file next to the weights of a trained model with the settings of its images and videos: a JSON
 /// object of the keys below, without those that have default values. Settings that transformers
-/// supports are also in the processor's files (models/processor_files.h).
+/// supports are also in the processor's files (models/processor.h).
 inline constexpr const char* kMediaSettingsFile = "media_settings.json";
 
 /// The keys of section `data` that determine the model input for an image, a video or a box. data.max_length

@@ -1,11 +1,15 @@
-#include "models/brain_llava/assemble.h"
-
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <filesystem>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "models/brain_llava/tower_checkpoint.h"
 #include "models/checkpoints/auxiliary_files.h"
@@ -15,6 +19,7 @@
 #include "models/checkpoints/tensor_names.h"
 #include "models/checkpoints/tensor_source.h"
 #include "models/family.h"
+#include "models/network/llama.h"
 #include "models/presets.h"
 #include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/error.h"
@@ -24,13 +29,16 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::brain_llava {
 
 namespace {
 
+namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 // Prefixes of this model's parameter names, then of the names in supported checkpoints.
@@ -104,69 +112,41 @@ TensorSourceErrorMessages make_text_source_error_messages() {
       .choose_file_hint = "give the folder of a checkpoint"};
 }
 
-namespace fs = std::filesystem;
+/// The text model of a checkpoint that `init --text-model` copies: a Llama, Mistral or Qwen2, or
+/// the text model of a LLaVA in transformers' layout or in that of LLaVA's own code.
+class TextModelSource {
+ public:
+  /// Opens the checkpoint in `folder`. Throws UserError: kUsage for other models, kBadData for
+  /// damaged files.
+  explicit TextModelSource(const std::filesystem::path& folder);
 
-constexpr int64_t kVocabSizeMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
+  const std::filesystem::path& folder() const { return tensors_.path(); }
+  /// Returns the text model's config, in the form of a `text_config` of transformers.
+  const nlohmann::ordered_json& config() const { return config_; }
+  int64_t vocab_size() const { return text_config_.vocab_size; }
+  /// Reads the tokenizer and template files: file name → content. Image settings are omitted.
+  std::map<std::string, std::string> load_auxiliary_files() const;
+  /// Returns the stored dtype of the embedding, which new weights of the model get, too.
+  at::ScalarType dtype() const;
+  /// Compares the stored tensors with `parameters`, the parameters of the new model; ignores those
+  /// outside of the text model. Throws UserError (kBadData) with a list of missing tensors and of
+  /// unsupported dtypes and shapes. The number of vocabulary rows may differ.
+  void check_weights(const std::vector<nn::Parameter>& parameters) const;
+  /// Returns the stored weight for `parameter`, in the stored dtype and under the parameter's name.
+  /// Vocabulary rows are added or removed to match the parameter. Returns nothing for parameters
+  /// outside of the text model. The tensor is read when it is materialized, also after this object
+  /// is destroyed.
+  std::optional<io::LazyTensor> find_weight(const nn::Parameter& parameter) const;
 
-/// Returns the path of the tokenizer.json to use: `tokenizer_override` (--tokenizer) if it is not
-/// empty, else the text model's. Throws UserError (kUsage) if both exist.
-fs::path find_tokenizer_file(const TextModelSource& text, const fs::path& tokenizer_override) {
-  fs::path text_tokenizer = text.folder() / "tokenizer.json";
-  if (tokenizer_override.empty()) {
-    load_tokenizer(text.folder());  // its error explains how to fix a missing file
-    return text_tokenizer;
-  }
-  if (fs::exists(text_tokenizer))
-    throw usage_error("--tokenizer: {} has its own; omit the option", text.folder().string());
-  return tokenizer_override;
-}
+ private:
+  /// Returns the stored tensor's name; nothing for parameters outside of the text model.
+  std::optional<std::string> find_stored_tensor_name(const nn::Parameter& parameter) const;
 
-/// Writes the text model's files to `folder` and adds the image token to its tokenizer. Sets the
-/// keys of the text model in `config`; enlarges the vocabulary if it has no free row for the token.
-void add_text_model(const TextModelSource& text, const fs::path& tokenizer_override, ordered_json& config,
-                    const fs::path& folder) {
-  const fs::path tokenizer = find_tokenizer_file(text, tokenizer_override);
-  const auto token = io::get<std::string>(config, "image_token", "config.json");
-  const auto added_token = text::add_token(io::read_file(tokenizer), token, tokenizer.string());
-  for (const auto& [name, content] : text.load_auxiliary_files()) io::write_file(folder / name, content);
-  io::write_file(folder / "tokenizer.json", added_token.json);
-  config["text_config"] = text.config();
-  config["image_token_id"] = added_token.id;
-  config["tie_word_embeddings"] = text.config().value("tie_word_embeddings", false);
-  if (added_token.id < text.vocab_size()) return;
-  const int64_t new_vocab_size = (added_token.id + kVocabSizeMultiple) / kVocabSizeMultiple * kVocabSizeMultiple;
-  config["text_config"]["vocab_size"] = new_vocab_size;
-  spdlog::info("vocabulary: resized from {} to {} rows; new rows are the mean of the others", text.vocab_size(),
-               new_vocab_size);
-}
-
-AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<TextModelSource>& text_source,
-                             const std::optional<TowerCheckpoint>& tower_checkpoint, uint64_t seed,
-                             const fs::path& folder) {
-  const auto parameters = get_base_parameters(model);
-  if (text_source) text_source->check_weights(parameters);
-  if (tower_checkpoint) tower_checkpoint->check_weights(parameters);
-  const std::vector<FindWeightFunction> sources{
-      [&](const nn::Parameter& parameter) {
-        return tower_checkpoint ? tower_checkpoint->find_weight(parameter) : std::nullopt;
-      },
-      [&](const nn::Parameter& parameter) { return text_source ? text_source->find_weight(parameter) : std::nullopt; }};
-  const auto combined_weights = combine_weights(model, sources, text_source ? text_source->dtype() : at::kFloat, seed);
-  const int64_t num_tower_tensors = combined_weights.num_tensors[0], num_text_tensors = combined_weights.num_tensors[1];
-  if (text_source) spdlog::info("text model: {} tensors of {}", num_text_tensors, text_source->folder().string());
-  if (tower_checkpoint)
-    spdlog::info("volume tower: {} tensors of {}", num_tower_tensors, tower_checkpoint->path().string());
-  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined_weights.num_random_tensors,
-               fmt::join(combined_weights.randomly_initialized_modules, ", "), seed,
-               format_bytes(combined_weights.bytes()));
-  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultMaxShardBytes);
-  return {.num_text_tensors = num_text_tensors,
-          .num_volume_tensors = num_tower_tensors,
-          .num_random_tensors = combined_weights.num_random_tensors,
-          .vocab_size = model.output_weight().size(0)};
-}
-
-}  // namespace
+  nlohmann::ordered_json config_;
+  TensorSource tensors_;
+  LlamaConfig text_config_;
+  std::string model_prefix_, output_prefix_;  // prefixes of stored names of the model and of the output projection
+};
 
 TextModelSource::TextModelSource(const std::filesystem::path& folder)
     : config_(read_text_config(folder)),
@@ -240,6 +220,68 @@ std::optional<io::LazyTensor> TextModelSource::find_weight(const nn::Parameter& 
                       has_all_rows] { return has_all_rows ? read() : resize_table_rows(parameter, read()); },
       .on_written = tensor->release};
 }
+
+constexpr int64_t kVocabSizeMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
+
+/// Returns the path of the tokenizer.json to use: `tokenizer_override` (--tokenizer) if it is not
+/// empty, else the text model's. Throws UserError (kUsage) if both exist.
+fs::path find_tokenizer_file(const TextModelSource& text, const fs::path& tokenizer_override) {
+  fs::path text_tokenizer = text.folder() / "tokenizer.json";
+  if (tokenizer_override.empty()) {
+    load_tokenizer(text.folder());  // its error explains how to fix a missing file
+    return text_tokenizer;
+  }
+  if (fs::exists(text_tokenizer))
+    throw usage_error("--tokenizer: {} has its own; omit the option", text.folder().string());
+  return tokenizer_override;
+}
+
+/// Writes the text model's files to `folder` and adds the image token to its tokenizer. Sets the
+/// keys of the text model in `config`; enlarges the vocabulary if it has no free row for the token.
+void add_text_model(const TextModelSource& text, const fs::path& tokenizer_override, ordered_json& config,
+                    const fs::path& folder) {
+  const fs::path tokenizer = find_tokenizer_file(text, tokenizer_override);
+  const auto token = io::get<std::string>(config, "image_token", "config.json");
+  const auto added_token = text::add_token(io::read_file(tokenizer), token, tokenizer.string());
+  for (const auto& [name, content] : text.load_auxiliary_files()) io::write_file(folder / name, content);
+  io::write_file(folder / "tokenizer.json", added_token.json);
+  config["text_config"] = text.config();
+  config["image_token_id"] = added_token.id;
+  config["tie_word_embeddings"] = text.config().value("tie_word_embeddings", false);
+  if (added_token.id < text.vocab_size()) return;
+  const int64_t new_vocab_size = (added_token.id + kVocabSizeMultiple) / kVocabSizeMultiple * kVocabSizeMultiple;
+  config["text_config"]["vocab_size"] = new_vocab_size;
+  spdlog::info("vocabulary: resized from {} to {} rows; new rows are the mean of the others", text.vocab_size(),
+               new_vocab_size);
+}
+
+AssemblyResult write_weights(const VisionLanguageModel& model, const std::optional<TextModelSource>& text_source,
+                             const std::optional<TowerCheckpoint>& tower_checkpoint, uint64_t seed,
+                             const fs::path& folder) {
+  const auto parameters = get_base_parameters(model);
+  if (text_source) text_source->check_weights(parameters);
+  if (tower_checkpoint) tower_checkpoint->check_weights(parameters);
+  const std::vector<FindWeightFunction> sources{
+      [&](const nn::Parameter& parameter) {
+        return tower_checkpoint ? tower_checkpoint->find_weight(parameter) : std::nullopt;
+      },
+      [&](const nn::Parameter& parameter) { return text_source ? text_source->find_weight(parameter) : std::nullopt; }};
+  const auto combined_weights = combine_weights(model, sources, text_source ? text_source->dtype() : at::kFloat, seed);
+  const int64_t num_tower_tensors = combined_weights.num_tensors[0], num_text_tensors = combined_weights.num_tensors[1];
+  if (text_source) spdlog::info("text model: {} tensors of {}", num_text_tensors, text_source->folder().string());
+  if (tower_checkpoint)
+    spdlog::info("volume tower: {} tensors of {}", num_tower_tensors, tower_checkpoint->path().string());
+  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined_weights.num_random_tensors,
+               fmt::join(combined_weights.randomly_initialized_modules, ", "), seed,
+               format_bytes(combined_weights.bytes()));
+  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultMaxShardBytes);
+  return {.num_text_tensors = num_text_tensors,
+          .num_volume_tensors = num_tower_tensors,
+          .num_random_tensors = combined_weights.num_random_tensors,
+          .vocab_size = model.output_weight().size(0)};
+}
+
+}  // namespace
 
 AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const fs::path& out) {
   if (!options.mask_model.empty()) {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <variant>
 
-#include "models/gemma3/config.h"
+#include "models/gemma3/family.h"
 #include "models/network/config.h"
 #include "vlmtrain/text/tokenizer.h"
 

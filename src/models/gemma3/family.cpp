@@ -1,15 +1,201 @@
-#include "models/family.h"
+#include "models/gemma3/family.h"
 
-#include "models/gemma3/config.h"
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "models/checkpoints/config_checks.h"
+#include "models/family.h"
 #include "models/gemma3/processor.h"
 #include "models/processing/chat_encoder.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/checkpoint.h"
+#include "vlmtrain/io/json.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::gemma3 {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr NumberRange kQueryPreAttnScalarRange{0, 1e6};  // 1e6 rejects only damaged files
+
+/// Throws UserError if the key has a value other than null, false and 0.
+void reject_enabled_setting(const json& text, const char* key, const std::string& source) {
+  const auto it = text.find(key);
+  if (it == text.end() || it->is_null() || *it == false || *it == 0) return;
+  throw data_error("{}: {} is {}, which is not supported; Gemma 3's checkpoints have null, false or 0 there", source,
+                   key, it->dump());
+}
+
+LayerType parse_layer_type(const std::string& name, const std::string& source) {
+  if (name == "full_attention") return LayerType::kFull;
+  if (name == "sliding_attention") return LayerType::kSliding;
+  throw data_error("{}: layer_types: {} is not supported; full_attention and sliding_attention are", source, name);
+}
+
+/// Returns the layer types from `layer_types` (transformers 5), else full attention in every
+/// `sliding_window_pattern`-th block.
+std::vector<LayerType> read_layer_types(const json& text, const std::string& source) {
+  const int64_t num_layers = read_size(text, "num_hidden_layers", 26, kMaxBlocks, source);
+  const int64_t pattern = read_size(text, "sliding_window_pattern", 6, kMaxBlocks, source);
+  std::vector<LayerType> layer_types;
+  const auto layer_type_names = io::get_or<std::vector<std::string>>(text, "layer_types", {}, source);
+  if (layer_type_names.empty()) {
+    for (int64_t i = 0; i < num_layers; ++i) {
+      layer_types.push_back((i + 1) % pattern == 0 ? LayerType::kFull : LayerType::kSliding);
+    }
+    return layer_types;
+  }
+  if (std::ssize(layer_type_names) != num_layers) {
+    throw data_error("{}: layer_types names {} blocks, but num_hidden_layers is {}", source, layer_type_names.size(),
+                     num_layers);
+  }
+  for (const auto& type : layer_type_names) layer_types.push_back(parse_layer_type(type, source));
+  return layer_types;
+}
+
+/// Section of `rope_parameters` for one layer type (transformers 5), with the key of transformers
+/// 4.
+struct RopeSectionDefaults {
+  const char* section;
+  const char* legacy_theta_key;  ///< key of transformers 4 for rope_theta
+  double theta;                  ///< default of rope_theta
+};
+
+/// Reads the RoPE settings of one layer type. `scaling`: the `rope_scaling` of transformers 4;
+/// empty if it does not apply.
+RopeConfig read_rope_config(const json& text, const RopeSectionDefaults& defaults, const json& scaling,
+                            const std::string& source) {
+  const json sections = get_section(text, "rope_parameters", source);
+  const std::string section_source = source + " (rope_parameters)";
+  json rope_parameters = get_section(sections, defaults.section, section_source);
+  // transformers prefers the older key if both exist.
+  if (!scaling.empty()) rope_parameters.update(scaling);
+  if (!rope_parameters.contains("rope_theta"))
+    rope_parameters["rope_theta"] =
+        read_number(text, defaults.legacy_theta_key, defaults.theta, kRopeThetaRange, source);
+  RopeConfig rope =
+      RopeConfig::from_json({{"rope_parameters", std::move(rope_parameters)}}, section_source + "." + defaults.section);
+  if (rope.type != RopeType::kDefault && rope.type != RopeType::kLinear) {
+    throw data_error("{}: rope of {} is not supported; Gemma 3's is default or linear", source, defaults.section);
+  }
+  return rope;
+}
+
+void read_rope_configs(const json& text, TextConfig& config, const std::string& source) {
+  const json sections = get_section(text, "rope_parameters", source);
+  for (const auto& [key, value] : sections.items()) {
+    if (key == "full_attention" || key == "sliding_attention") continue;
+    throw data_error("{}: rope_parameters.{}: Gemma 3 has the sections full_attention and sliding_attention there",
+                     source, key);
+  }
+  // transformers 4 scales only full attention.
+  config.full_rope =
+      read_rope_config(text, {"full_attention", "rope_theta", 1e6}, get_section(text, "rope_scaling", source), source);
+  config.sliding_rope =
+      read_rope_config(text, {"sliding_attention", "rope_local_base_freq", 1e4}, json::object(), source);
+}
+
+int64_t read_tokens_per_side(const json& config, const VisionTransformerConfig& vision, const std::string& source) {
+  const int64_t patches = vision.patches_per_side();
+  const int64_t tokens = read_size(config, "mm_tokens_per_image", 256, kMaxPositions, source);
+  const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(tokens))));
+  if (side * side != tokens || patches % side != 0) {
+    throw data_error(
+        "{}: mm_tokens_per_image {} is not a square whose side divides the vision tower's {} patches per side", source,
+        tokens, patches);
+  }
+  return side;
+}
+
+int64_t read_token_id(const json& config, const char* key, const char* new_key, int64_t fallback, int64_t vocab_size,
+                      const std::string& source) {
+  const char* const token_id_key = config.contains(key) ? key : new_key;
+  const auto id = io::get_or<int64_t>(config, token_id_key, fallback, source);
+  if (id < 0 || id >= vocab_size) {
+    throw data_error("{}: {} {} is not in the vocabulary of {} (text_config.vocab_size); use the checkpoint's own file",
+                     source, token_id_key, id, vocab_size);
+  }
+  return id;
+}
+
+}  // namespace
+
+TextConfig TextConfig::from_json(const json& text, const std::string& source) {
+  TextConfig config;
+  const auto type = io::get_or<std::string>(text, "model_type", "gemma3_text", source);
+  if (type != "gemma3_text") {
+    throw data_error("{}: text model {} is not supported in Gemma 3; gemma3_text is", source, type);
+  }
+  for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention",
+                          "num_experts", "num_local_experts", "attention_bias"}) {
+    reject_enabled_setting(text, key, source);
+  }
+  reject_attention_dropout(text, source);
+  const auto activation = io::get_or<std::string>(text, "hidden_activation", "gelu_pytorch_tanh", source);
+  if (activation != "gelu_pytorch_tanh") {
+    throw data_error("{}: hidden_activation {} is not supported; gelu_pytorch_tanh is", source, activation);
+  }
+  config.vocab_size = read_size(text, "vocab_size", config.vocab_size, kMaxVocabSize, source);
+  config.max_positions = read_size(text, "max_position_embeddings", config.max_positions, kMaxPositions, source);
+  config.hidden_size = read_size(text, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
+  config.intermediate_size = read_size(text, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
+  config.num_heads = read_size(text, "num_attention_heads", config.num_heads, kMaxLayerWidth, source);
+  config.num_key_value_heads =
+      read_size(text, "num_key_value_heads", config.num_key_value_heads, kMaxLayerWidth, source);
+  if (config.num_heads % config.num_key_value_heads != 0) {
+    throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.num_heads,
+                     config.num_key_value_heads);
+  }
+  config.head_dim = read_size(text, "head_dim", config.head_dim, kMaxLayerWidth, source);
+  check_size(config.num_heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
+  if (config.head_dim % 2 != 0) {
+    throw data_error("{}: head_dim {} is odd; RoPE needs an even one", source, config.head_dim);
+  }
+  config.rms_norm_eps = read_number(text, "rms_norm_eps", config.rms_norm_eps, kNormEpsRange, source);
+  config.query_pre_attn_scalar =
+      read_number(text, "query_pre_attn_scalar", config.query_pre_attn_scalar, kQueryPreAttnScalarRange, source);
+  config.sliding_window = read_size(text, "sliding_window", config.sliding_window, kMaxPositions, source);
+  config.layer_types = read_layer_types(text, source);
+  read_rope_configs(text, config, source);
+  return config;
+}
+
+double TextConfig::num_parameters() const {
+  const double attention_projection_width =
+      2.0 * static_cast<double>(num_heads + num_key_value_heads) * static_cast<double>(head_dim);
+  const double parameters_per_block =
+      static_cast<double>(hidden_size) * (attention_projection_width + 3.0 * static_cast<double>(intermediate_size));
+  return static_cast<double>(num_layers()) * parameters_per_block +
+         2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
+}
+
+Config Config::from_json(const json& config_json, const std::string& source) {
+  Config config;
+  config.text = TextConfig::from_json(get_section(config_json, "text_config", source), source + " (text_config)");
+  const json vision = get_section(config_json, "vision_config", source);
+  const std::string section_source = source + " (vision_config)";
+  const auto tower_model_type = io::get_or<std::string>(vision, "model_type", "siglip_vision_model", section_source);
+  if (tower_model_type != "siglip_vision_model") {
+    throw data_error("{}: vision tower {} is not supported in Gemma 3; siglip_vision_model is", section_source,
+                     tower_model_type);
+  }
+  config.vision = read_siglip_config(vision, section_source);
+  config.tie_word_embeddings = io::get_or<bool>(config_json, "tie_word_embeddings", true, source);
+  config.tokens_per_side = read_tokens_per_side(config_json, config.vision, source);
+  const int64_t vocab_size = config.text.vocab_size;
+  config.image_token_id =
+      read_token_id(config_json, "image_token_index", "image_token_id", config.image_token_id, vocab_size, source);
+  config.image_start_token_id =
+      read_token_id(config_json, "boi_token_index", "boi_token_id", config.image_start_token_id, vocab_size, source);
+  config.image_end_token_id =
+      read_token_id(config_json, "eoi_token_index", "eoi_token_id", config.image_end_token_id, vocab_size, source);
+  return config;
+}
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "models/gemma3/config.h"
+#include "models/gemma3/family.h"
 #include "models/llava/model.h"
 #include "models/network/block_list.h"
 #include "models/network/vision_transformer.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/media/media_reader.h"
+#include "models/media/medium.h"
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "models/gemma3/config.h"
+#include "models/gemma3/family.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/image_file.h"

@@ -1,15 +1,99 @@
-#include "models/family.h"
+#include "models/idefics3/family.h"
 
+#include <cstdint>
+
+#include "models/family.h"
 #include "models/idefics3/image_processor.h"
 #include "models/idefics3/processor.h"
+#include "models/network/layers.h"
+#include "models/network/llama.h"
+#include "models/network/vision_transformer.h"
 #include "models/processing/chat_encoder.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/io/json.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::idefics3 {
 
+Config Config::from_json(const nlohmann::json& json, const std::string& source) {
+  for (const char* section : {"vision_config", "text_config"}) {
+    if (!json.contains(section) || !json[section].is_object()) {
+      throw data_error("{}: has no section {}; is this an Idefics3 or SmolVLM checkpoint?", source, section);
+    }
+  }
+  const auto& text = json["text_config"];
+  const auto text_model_type = io::get_or<std::string>(text, "model_type", "llama", source);
+  if (text_model_type != "llama") {
+    throw data_error("{}: text model {} is not supported in Idefics3; llama is", source, text_model_type);
+  }
+  Config config;
+  config.vision = read_idefics3_vision_config(json["vision_config"], source + " (vision_config)");
+  config.text = LlamaConfig::from_json(text, source + " (text_config)");
+  config.scale_factor = io::get_or<int64_t>(json, "scale_factor", config.scale_factor, source);
+  config.image_token_id = io::get_or<int64_t>(json, "image_token_id", config.image_token_id, source);
+  // transformers ignores tie_word_embeddings in text_config.
+  config.text.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
+  if (config.scale_factor < 1 || config.vision.patches_per_side() % config.scale_factor != 0) {
+    throw data_error("{}: {} patches per side are not a multiple of scale_factor {}", source,
+                     config.vision.patches_per_side(), config.scale_factor);
+  }
+  if (config.image_token_id < 0 || config.image_token_id >= config.text.vocab_size) {
+    throw data_error("{}: image_token_id {} is not in the vocabulary of {}", source, config.image_token_id,
+                     config.text.vocab_size);
+  }
+  return config;
+}
+
 namespace {
+
+using nn::Component;
+using nn::ParameterScope;
+
+/// SigLIP tower, pixel-shuffle connector and Llama text model. Parameter names are those of
+/// transformers.
+class Model final : public VisionLanguageModel {
+ public:
+  Model(Config config, image::Normalization normalization, nn::ParameterSettings settings);
+
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
+  ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                    const OutputRequest& request, nn::KeyValueCache* cache) const override;
+  const at::Tensor& output_weight() const override { return text_.output_weight(); }
+  int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
+  int64_t num_language_blocks() const override { return text_.num_blocks(); }
+
+ private:
+  Config config_;
+  image::Normalization normalization_;
+  VisionTransformer tower_;
+  nn::Linear projection_;
+  CausalLlama text_;
+};
+
+Model::Model(Config config, image::Normalization normalization, nn::ParameterSettings settings)
+    : VisionLanguageModel(std::move(settings)),
+      config_(std::move(config)),
+      normalization_(normalization),
+      tower_(ParameterScope(parameters(), Component::kVisionTower, "model.vision_model"), config_.vision),
+      projection_(ParameterScope(parameters(), Component::kProjector, "model.connector.modality_projection.proj"),
+                  config_.vision.hidden_size * config_.scale_factor * config_.scale_factor, config_.text.hidden_size,
+                  /*bias=*/false),
+      text_(ParameterScope(parameters(), Component::kLanguageModel, "model.text_model"), config_.text,
+            ParameterScope(parameters(), Component::kLanguageModel, "lm_head")) {}
+
+ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_patch_features) const {
+  const at::Tensor patches = tower_({vision.pixel_values, normalization_}, recompute_block_counts().vision);
+  return {.features = projection_(pixel_shuffle(patches, config_.vision.patches_per_side(), config_.scale_factor)),
+          .patch_features = with_patch_features ? patches : at::Tensor()};
+}
+
+ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                         const OutputRequest& request, nn::KeyValueCache* cache) const {
+  return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
+}
 
 Config read_config(const nlohmann::json& config, const std::filesystem::path& folder) {
   return Config::from_json(config, (folder / "config.json").string());
@@ -156,6 +240,12 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 }
 
 }  // namespace
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  return std::make_unique<Model>(Config::from_json(config, (folder / "config.json").string()),
+                                 load_image_processor_settings(folder).normalization, settings);
+}
 
 Family make_family() {
   return {.model_types = {"idefics3"},

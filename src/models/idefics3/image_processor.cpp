@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/media/media_reader.h"
+#include "models/media/medium.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/json.h"

@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/media/frame_sampling.h"
-#include "models/media/media_reader.h"
+#include "models/media/medium.h"
 #include "models/processing/conversation_processor.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"

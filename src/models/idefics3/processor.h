@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/idefics3/config.h"
+#include "models/idefics3/family.h"
 #include "models/idefics3/image_processor.h"
 #include "vlmtrain/image/video.h"
 #include "vlmtrain/models/processor.h"

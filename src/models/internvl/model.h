@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "models/checkpoints/tensor_names.h"
-#include "models/internvl/config.h"
+#include "models/internvl/family.h"
 #include "models/network/block_list.h"
 #include "models/network/llama.h"
 #include "vlmtrain/image/byte_images.h"

@@ -9,8 +9,7 @@
 #include <limits>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/media/frame_sampling.h"
-#include "models/media/media_reader.h"
+#include "models/media/medium.h"
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"

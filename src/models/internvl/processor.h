@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/internvl/config.h"
+#include "models/internvl/family.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/normalize.h"

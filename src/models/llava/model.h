@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "models/checkpoints/tensor_names.h"
-#include "models/llava/config.h"
+#include "models/llava/family.h"
 #include "models/network/llama.h"
 #include "models/network/vision_transformer.h"
 #include "vlmtrain/image/normalize.h"

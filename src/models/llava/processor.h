@@ -5,7 +5,7 @@
 #include <memory>
 #include <optional>
 
-#include "models/llava/config.h"
+#include "models/llava/family.h"
 #include "models/media/mask_input.h"
 #include "models/media/media_layout.h"
 #include "models/processing/preprocessor_config.h"

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "models/media/media_layout.h"
-#include "models/media/media_reader.h"
 #include "models/media/medium.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/tensor_fwd.h"

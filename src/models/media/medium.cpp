@@ -1,6 +1,7 @@
 #include "models/media/medium.h"
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -15,6 +16,16 @@
 namespace vlmtrain::models {
 
 namespace {
+
+/// Returns a preview of each row of `rows` [rows, 3, height, width].
+std::vector<MediaPreview> preview_rows(const at::Tensor& rows) {
+  std::vector<MediaPreview> previews;
+  previews.reserve(static_cast<size_t>(rows.size(0)));
+  for (int64_t row = 0; row < rows.size(0); ++row) {
+    previews.push_back({.pixels = rows.select(0, row), .tile_height = rows.size(2), .tile_width = rows.size(3)});
+  }
+  return previews;
+}
 
 /// Returns the result of `function`. Its UserErrors get the path of `medium` as prefix, unless the
 /// message contains the path.
@@ -207,6 +218,56 @@ class VolumeMedium final : public Medium {
 };
 
 }  // namespace
+
+std::vector<MediaPreview> ImageReader::preview(const at::Tensor& rows, const MediaLayout& /*layout*/,
+                                               image::ImageSize /*size*/, std::optional<int64_t> /*max_pixels*/) const {
+  return preview_rows(rows);
+}
+
+std::vector<MediaPreview> VideoReader::preview(const at::Tensor& rows, const MediaLayout& /*layout*/) const {
+  std::vector<MediaPreview> previews = preview_rows(rows);
+  for (size_t i = 0; i < previews.size(); ++i) previews[i].frame_index = static_cast<int64_t>(i);
+  return previews;
+}
+
+void split_tiles(const at::Tensor& image, int64_t tile_size, const at::Tensor& cells) {
+  const int64_t rows = image.size(1) / tile_size, columns = image.size(2) / tile_size;
+  // [3, row, y, column, x] → [row, column, 3, y, x]
+  cells.view({rows, columns, 3, tile_size, tile_size})
+      .copy_(image.view({3, rows, tile_size, columns, tile_size}).permute({1, 3, 0, 2, 4}));
+}
+
+MediaPreview make_tiled_preview(const at::Tensor& cells, int64_t rows, int64_t columns) {
+  const int64_t height = cells.size(2), width = cells.size(3);
+  const at::Tensor tiled_image = cells.view({rows, columns, 3, height, width})
+                                     .permute({2, 0, 3, 1, 4})
+                                     .reshape({3, rows * height, columns * width});
+  return {.pixels = tiled_image, .tile_height = height, .tile_width = width};
+}
+
+MediaPreview make_overview_preview(const at::Tensor& tile) {
+  return {.pixels = tile, .tile_height = tile.size(1), .tile_width = tile.size(2), .is_overview = true};
+}
+
+std::vector<MediaPreview> preview_cells_and_overview(const at::Tensor& tiles, int64_t rows, int64_t columns) {
+  const int64_t num_cells = rows * columns;
+  return {make_tiled_preview(tiles.narrow(0, 0, num_cells), rows, columns),
+          make_overview_preview(tiles.select(0, num_cells))};
+}
+
+std::optional<std::vector<int64_t>> list_preselected_frames(const image::VideoInfo& video, int64_t max_frames) {
+  if (!video.is_frame_list || video.num_frames > max_frames) return std::nullopt;
+  std::vector<int64_t> all(static_cast<size_t>(video.num_frames));
+  std::iota(all.begin(), all.end(), int64_t{0});
+  return all;
+}
+
+void check_frame_normalization(const image::Normalization& images, const image::Normalization& frames) {
+  if (images == frames) return;
+  throw data_error(
+      "the checkpoint's image_mean, image_std or rescale_factor of videos differ from those of images, but both are "
+      "normalized alike; make them equal in its processor files, or train only on images");
+}
 
 MediaLayout Medium::lay_out(const PixelLimits& limits) const {
   MediaLayout layout = add_path_to_errors(file_, [&] { return compute_layout(limits); });

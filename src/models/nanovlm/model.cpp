@@ -1,20 +1,27 @@
-#include "models/nanovlm/model.h"
+#include "vlmtrain/models/model.h"
 
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "models/family.h"
+#include "models/nanovlm/family.h"
 #include "models/network/layers.h"
+#include "models/network/llama.h"
+#include "models/network/vision_transformer.h"
 #include "vlmtrain/image/normalize.h"
 #include "vlmtrain/io/checkpoint.h"
 
 namespace vlmtrain::models::nanovlm {
 
+namespace {
+
 using nn::Component;
 using nn::ParameterScope;
-
-namespace {
 
 constexpr const char* kEmbeddingWeightName = "decoder.token_embedding.weight";
 constexpr const char* kOutputWeightName = "decoder.head.weight";
@@ -24,7 +31,31 @@ constexpr const char* kOutputWeightName = "decoder.head.weight";
 constexpr image::Normalization kUnitRangeNormalization{
     .mean = {0, 0, 0}, .std = {1, 1, 1}, .rescale_factor = 1.0 / 255.0};
 
-}  // namespace
+/// nanoVLM: SigLIP tower, pixel shuffle, one Linear and a Llama text model. Parameter names are
+/// those of nanoVLM's modules.
+class Model final : public VisionLanguageModel {
+ public:
+  /// Builds the model. `tensors` are the tensor names of the checkpoint; empty without a
+  /// checkpoint.
+  Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings);
+
+  ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
+  ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
+                                    const OutputRequest& request, nn::KeyValueCache* cache) const override;
+  const at::Tensor& output_weight() const override { return text_.output_weight(); }
+  int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
+  int64_t num_language_blocks() const override { return text_.num_blocks(); }
+  std::string get_checkpoint_tensor_name(const std::string& parameter) const override;
+  void add_saved_settings(nlohmann::ordered_json& config) const override;
+  void add_computed_tables(std::vector<std::pair<std::string, at::Tensor>>& weights) const override;
+
+ private:
+  Config config_;
+  bool stores_tied_weight_as_output_;  // the checkpoint has the tied embedding under the output projection's name
+  VisionTransformer tower_;
+  nn::Linear projection_;
+  CausalLlama text_;
+};
 
 Model::Model(Config config, const std::vector<std::string>& tensors, nn::ParameterSettings settings)
     : VisionLanguageModel(std::move(settings)),
@@ -65,6 +96,8 @@ void Model::add_computed_tables(std::vector<std::pair<std::string, at::Tensor>>&
   // nanoVLM loads strictly, so it requires this buffer although it computes it.
   weights.emplace_back("decoder.rotary_embd.inv_freq", config_.text.rope.compute_frequencies(config_.text.head_dim));
 }
+
+}  // namespace
 
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <string_view>
 
-#include "models/media/media_reader.h"
+#include "models/media/medium.h"
 #include "models/processing/conversation_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "models/nanovlm/config.h"
+#include "models/nanovlm/family.h"
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/models/processor.h"

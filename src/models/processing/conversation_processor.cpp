@@ -19,6 +19,30 @@ namespace vlmtrain::models {
 
 namespace {
 
+/// Returns the format of a family's boxes with the notation of `output` (data.boxes.out).
+BoxFormat select_box_format(const BoxFormat& family, data::BoxOutput output) {
+  using Output = data::BoxOutput;
+  if (output == Output::kUnchanged && family.notation == CoordinateNotation::kLocationTokens) {
+    BoxFormat plain;
+    plain.name = family.name;
+    return plain;
+  }
+  if (output == Output::kModel || output == Output::kUnchanged) return family;
+  const CoordinateNotation notation = output == Output::kAbsolute         ? CoordinateNotation::kAbsolute
+                                      : output == Output::kNormalized1    ? CoordinateNotation::kNormalized1
+                                      : output == Output::kNormalized1000 ? CoordinateNotation::kNormalized1000
+                                                                          : CoordinateNotation::kLocationTokens;
+  if (notation == family.notation) return family;
+  BoxFormat format;
+  format.notation = notation;
+  format.name = family.name;
+  if (notation == CoordinateNotation::kLocationTokens) {
+    format.box = "{y1}{x1}{y2}{x2}";
+    format.point = "{y1}{x1}";
+  }
+  return format;
+}
+
 data::SampleError make_changed_image_error(const io::Record& record) {
   return {"unreadable image",
           fmt::format("sample {}: an image changed its size while it was read; do not change data during a run",

@@ -1,14 +1,16 @@
 #include "models/processing/object_writer.h"
 
+#include <fmt/args.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
-#include "models/processing/box_format.h"
 #include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
@@ -21,6 +23,101 @@ namespace {
 using image::Box;
 using image::ImageSize;
 using image::Point;
+
+/// Returns the text of a coordinate, a position of 0 to `length` pixels. `length`: the width of the
+/// image for x, its height for y.
+std::string format_coordinate(double position, double length, CoordinateNotation notation) {
+  constexpr double kNumLocations = 1024;  // <loc0000> to <loc1023>
+  switch (notation) {
+    case CoordinateNotation::kAbsolute:
+      return fmt::format("{}", std::llround(position));
+    case CoordinateNotation::kNormalized1:
+      return fmt::format("{:.2f}", position / length);
+    case CoordinateNotation::kNormalized1000:
+      return fmt::format("{}", std::llround(position / length * 1000));
+    case CoordinateNotation::kLocationTokens:
+      return fmt::format("<loc{:04}>",
+                         static_cast<int>(std::min(position / length * kNumLocations, kNumLocations - 1)));
+  }
+  throw InternalError("unknown notation of coordinates");
+}
+
+/// Returns the value that stands for a position at the right or lower edge, `length` pixels from the
+/// other edge.
+double get_full_value(double length, CoordinateNotation notation) {
+  switch (notation) {
+    case CoordinateNotation::kAbsolute:
+      return length;
+    case CoordinateNotation::kNormalized1:
+      return 1;
+    case CoordinateNotation::kNormalized1000:
+      return 1000;
+    case CoordinateNotation::kLocationTokens:
+      return 1024;
+  }
+  throw InternalError("unknown notation of coordinates");
+}
+
+/// Returns the text of a box with the numbers x1, y1, x2, y2, or of a point with the numbers x, y.
+std::string fill_box_format(const BoxFormat& format, const std::vector<std::string>& numbers) {
+  constexpr std::array kNames{"x1", "y1", "x2", "y2"};
+  fmt::dynamic_format_arg_store<fmt::format_context> arguments;
+  for (size_t i = 0; i < numbers.size(); ++i) arguments.push_back(fmt::arg(kNames[i], numbers[i]));
+  return fmt::vformat(numbers.size() == 2 ? format.point : format.box, arguments);
+}
+
+/// Returns the smallest box around the positions of a box's corners under `map_point`.
+template <class MapPoint>
+Box map_corners(const Box& box, const MapPoint& map_point) {
+  const auto [x1, y1] = box.top_left;
+  const auto [x2, y2] = box.bottom_right;
+  const std::array<Point, 4> corners{map_point(Point{x1, y1}), map_point(Point{x2, y1}), map_point(Point{x1, y2}),
+                                     map_point(Point{x2, y2})};
+  const auto [left, right] = std::ranges::minmax(corners, {}, &Point::x);
+  const auto [top, bottom] = std::ranges::minmax(corners, {}, &Point::y);
+  return {.top_left = {.x = left.x, .y = top.y}, .bottom_right = {.x = right.x, .y = bottom.y}};
+}
+
+/// Returns whether a box is in an image of `size`, up to `tolerance` pixels.
+bool is_inside(const Box& box, ImageSize size, double tolerance) {
+  const auto width = static_cast<double>(size.width), height = static_cast<double>(size.height);
+  return box.top_left.x >= -tolerance && box.top_left.y >= -tolerance && box.bottom_right.x <= width + tolerance &&
+         box.bottom_right.y <= height + tolerance;
+}
+
+/// Returns the part of a box in an image of `size`.
+Box clip(const Box& box, ImageSize size) {
+  const auto width = static_cast<double>(size.width), height = static_cast<double>(size.height);
+  const auto clip_point = [&](Point point) {
+    return Point{.x = std::clamp(point.x, 0.0, width), .y = std::clamp(point.y, 0.0, height)};
+  };
+  return {.top_left = clip_point(box.top_left), .bottom_right = clip_point(box.bottom_right)};
+}
+
+/// Returns whether an image of `size` contains a box or a point, or a part of the box of at least one
+/// pixel in both directions.
+bool is_visible(const Box& box, ImageSize size) {
+  if (is_inside(box, size, 0)) return true;
+  const Box visible = clip(box, size);
+  return visible.bottom_right.x - visible.top_left.x >= 1 && visible.bottom_right.y - visible.top_left.y >= 1;
+}
+
+/// Returns the box or point of `object` in pixels of an image of `size`. REQUIRES: it is no name.
+Box convert_to_pixels(const io::ObjectMark& object, ImageSize size) {
+  const auto width = static_cast<double>(size.width), height = static_cast<double>(size.height);
+  double scale_x = 1, scale_y = 1;
+  if (object.unit == io::CoordinateUnit::kNormalized1) {
+    scale_x = width;
+    scale_y = height;
+  } else if (object.unit == io::CoordinateUnit::kNormalized1000) {
+    scale_x = width / 1000;
+    scale_y = height / 1000;
+  }
+  const std::vector<double>& values = object.coordinates;
+  const Point first{.x = values[0] * scale_x, .y = values[1] * scale_y};
+  if (values.size() == 2) return {.top_left = first, .bottom_right = first};
+  return {.top_left = first, .bottom_right = {.x = values[2] * scale_x, .y = values[3] * scale_y}};
+}
 
 /// Returns a private-use character, in UTF-8, that no turn of the record contains.
 std::string find_token_delimiter(const io::Record& record) {

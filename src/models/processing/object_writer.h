@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -8,7 +7,10 @@
 
 #include "models/media/media_layout.h"
 #include "models/media/media_opener.h"
+#include "vlmtrain/data/box_options.h"
 #include "vlmtrain/image/augment.h"
+#include "vlmtrain/image/points.h"
+#include "vlmtrain/image/size.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/models/box_format.h"
 #include "vlmtrain/text/chat_template.h"

@@ -1,10 +1,14 @@
-#include "models/prs_med/assemble.h"
-
 #include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "models/checkpoints/auxiliary_files.h"
@@ -12,7 +16,6 @@
 #include "models/checkpoints/load_weights.h"
 #include "models/checkpoints/tensor_source.h"
 #include "models/family.h"
-#include "models/llava/config.h"
 #include "models/llava/family.h"
 #include "models/presets.h"
 #include "models/processing/chat_encoder.h"
@@ -24,7 +27,10 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/checkpoint_contents.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::models::prs_med {
@@ -32,6 +38,7 @@ namespace vlmtrain::models::prs_med {
 namespace {
 
 namespace fs = std::filesystem;
+using nlohmann::ordered_json;
 
 /// Builds the LLaVA of `folder` on the meta device, without values. Throws UserError (kUsage) for
 /// other families.
@@ -47,7 +54,94 @@ std::unique_ptr<VisionLanguageModel> build_llava_model(const fs::path& folder) {
   return build_model(folder, at::kMeta, at::kFloat);
 }
 
-using nlohmann::ordered_json;
+/// LLaVA checkpoint whose weights and files `init --text-model` copies to a model that predicts
+/// masks.
+class LlavaSource {
+ public:
+  /// Opens the checkpoint in `folder` and compares its weights with its config.json. Logs tensors
+  /// that are not used. Throws UserError: kUsage for another family, kBadData for missing or
+  /// damaged weights.
+  explicit LlavaSource(const std::filesystem::path& folder);
+
+  const std::filesystem::path& folder() const { return base_weights_.folder(); }
+  /// Returns the checkpoint's config.json, with the sizes of an external vision tower added.
+  const nlohmann::ordered_json& config() const { return config_; }
+  /// Returns the number of embedding rows.
+  int64_t vocab_size() const { return model_->output_weight().size(0); }
+  /// Returns the JSON path of vocab_size in config(), which depends on LLaVA's layout.
+  nlohmann::ordered_json::json_pointer get_vocab_size_pointer() const;
+  /// Returns the tokenizer, processor and template files: file name → content.
+  std::map<std::string, std::string> load_auxiliary_files() const;
+  /// Returns the stored dtype of most elements.
+  at::ScalarType dtype() const { return base_weights_.dtype(); }
+  /// Returns the stored weight for `parameter`, under its checkpoint key. Vocabulary rows are added
+  /// to match the parameter. Returns nothing for parameters that LLaVA does not have.
+  std::optional<io::LazyTensor> find_weight(const nn::Parameter& parameter) const;
+
+ private:
+  void check_weights() const;
+
+  nlohmann::ordered_json config_;
+  std::unique_ptr<VisionLanguageModel> model_;  ///< on the meta device
+  BaseWeights base_weights_;
+};
+
+LlavaSource::LlavaSource(const fs::path& folder) : model_(build_llava_model(folder)), base_weights_(folder) {
+  config_ = io::read_ordered_json(folder / "config.json");
+  model_->add_saved_settings(config_);
+  check_weights();
+}
+
+void LlavaSource::check_weights() const {
+  std::vector<std::string> problems;
+  std::set<std::string> expected;
+  for (const auto& parameter : get_base_parameters(*model_)) {
+    const std::string name = model_->get_checkpoint_tensor_name(parameter.name);
+    expected.insert(name);
+    const BaseWeights::BaseTensor* const entry = base_weights_.find_base_tensor(parameter);
+    if (entry == nullptr) {
+      problems.push_back("missing: " + name);
+      continue;
+    }
+    for (std::string problem :
+         {describe_unsupported_dtype(name, entry->info.dtype), describe_shape_mismatch(parameter, entry->info.shape)}) {
+      if (!problem.empty()) problems.push_back(std::move(problem));
+    }
+  }
+  throw_if_problems(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
+  std::vector<std::string> unexpected_names = io::read_checkpoint_tensor_names(folder());
+  std::erase_if(unexpected_names,
+                [&](const std::string& name) { return expected.contains(name) || may_be_unused(name); });
+  if (unexpected_names.empty()) return;
+  const size_t count = unexpected_names.size();
+  spdlog::warn("{}: {} tensors are not part of a LLaVA and are skipped: {}", folder().string(), count,
+               fmt::join(truncate_list(std::move(unexpected_names)), ", "));
+}
+
+nlohmann::ordered_json::json_pointer LlavaSource::get_vocab_size_pointer() const {
+  const bool is_top_level =
+      llava::Config::from_json(config_, folder()).checkpoint_format == llava::CheckpointFormat::kOriginal;
+  return nlohmann::ordered_json::json_pointer(is_top_level ? "/vocab_size" : "/text_config/vocab_size");
+}
+
+std::map<std::string, std::string> LlavaSource::load_auxiliary_files() const {
+  auto files = base_weights_.files();
+  files.erase("config.json");
+  return files;
+}
+
+std::optional<io::LazyTensor> LlavaSource::find_weight(const nn::Parameter& parameter) const {
+  const BaseWeights::BaseTensor* const entry = base_weights_.find_base_tensor(parameter);
+  if (entry == nullptr) return std::nullopt;
+  const bool has_all_rows = parameter.sizes() == at::IntArrayRef(entry->info.shape);
+  return io::LazyTensor{
+      .name = model_->get_checkpoint_tensor_name(parameter.name),
+      .dtype = entry->info.dtype,
+      .shape = parameter.sizes().vec(),
+      .materialize = [parameter, read = entry->read,
+                      has_all_rows] { return has_all_rows ? read() : resize_table_rows(parameter, read()); },
+      .on_written = entry->release};
+}
 
 constexpr int64_t kVocabularyMultiple = 64;  // growth step of a vocabulary; keeps matrices aligned for tensor cores
 
@@ -129,63 +223,6 @@ AssemblyResult write_weights(const VisionLanguageModel& model, const std::option
 }
 
 }  // namespace
-
-LlavaSource::LlavaSource(const fs::path& folder) : model_(build_llava_model(folder)), base_weights_(folder) {
-  config_ = io::read_ordered_json(folder / "config.json");
-  model_->add_saved_settings(config_);
-  check_weights();
-}
-
-void LlavaSource::check_weights() const {
-  std::vector<std::string> problems;
-  std::set<std::string> expected;
-  for (const auto& parameter : get_base_parameters(*model_)) {
-    const std::string name = model_->get_checkpoint_tensor_name(parameter.name);
-    expected.insert(name);
-    const BaseWeights::BaseTensor* const entry = base_weights_.find_base_tensor(parameter);
-    if (entry == nullptr) {
-      problems.push_back("missing: " + name);
-      continue;
-    }
-    for (std::string problem :
-         {describe_unsupported_dtype(name, entry->info.dtype), describe_shape_mismatch(parameter, entry->info.shape)}) {
-      if (!problem.empty()) problems.push_back(std::move(problem));
-    }
-  }
-  throw_if_problems(fmt::format("{}: the weights do not match config.json", folder().string()), problems);
-  std::vector<std::string> unexpected_names = io::read_checkpoint_tensor_names(folder());
-  std::erase_if(unexpected_names,
-                [&](const std::string& name) { return expected.contains(name) || may_be_unused(name); });
-  if (unexpected_names.empty()) return;
-  const size_t count = unexpected_names.size();
-  spdlog::warn("{}: {} tensors are not part of a LLaVA and are skipped: {}", folder().string(), count,
-               fmt::join(truncate_list(std::move(unexpected_names)), ", "));
-}
-
-nlohmann::ordered_json::json_pointer LlavaSource::get_vocab_size_pointer() const {
-  const bool is_top_level =
-      llava::Config::from_json(config_, folder()).checkpoint_format == llava::CheckpointFormat::kOriginal;
-  return nlohmann::ordered_json::json_pointer(is_top_level ? "/vocab_size" : "/text_config/vocab_size");
-}
-
-std::map<std::string, std::string> LlavaSource::load_auxiliary_files() const {
-  auto files = base_weights_.files();
-  files.erase("config.json");
-  return files;
-}
-
-std::optional<io::LazyTensor> LlavaSource::find_weight(const nn::Parameter& parameter) const {
-  const BaseWeights::BaseTensor* const entry = base_weights_.find_base_tensor(parameter);
-  if (entry == nullptr) return std::nullopt;
-  const bool has_all_rows = parameter.sizes() == at::IntArrayRef(entry->info.shape);
-  return io::LazyTensor{
-      .name = model_->get_checkpoint_tensor_name(parameter.name),
-      .dtype = entry->info.dtype,
-      .shape = parameter.sizes().vec(),
-      .materialize = [parameter, read = entry->read,
-                      has_all_rows] { return has_all_rows ? read() : resize_table_rows(parameter, read()); },
-      .on_written = entry->release};
-}
 
 AssemblyResult assemble_checkpoint(const AssemblyOptions& options, const fs::path& out) {
   if (!options.volume_tower.empty()) {

@@ -1,17 +1,24 @@
-#include "models/prs_med/family.h"
+#include "models/family.h"
 
 #include <ATen/ops/cat.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/family.h"
-#include "models/llava/config.h"
 #include "models/llava/family.h"
+#include "models/llava/model.h"
 #include "models/network/config.h"
 #include "models/network/layers.h"
+#include "models/network/mask_decoder.h"
+#include "models/network/mask_encoder.h"
 #include "models/network/sam_vit.h"
 #include "models/network/tiny_vit.h"
 #include "models/processing/chat_encoder.h"
@@ -27,6 +34,45 @@ namespace {
 
 using nlohmann::json;
 
+/// `config.json` of a LLaVA that predicts masks (PRS-Med, Trinh et al. 2025, arXiv 2505.11872, with
+/// the mask token of LISA, Lai et al. 2024, arXiv 2308.00692). The keys are LLaVA's, in any
+/// format of llava::CheckpointFormat, and:
+/// - `model_type`: "prs_med";
+/// - `base_model_type`: LLaVA's model_type ("llava", "llava_mistral", "llava_llama");
+/// - `mask_config`: {`image_size`, `mask_token`, `vision_encoder` (config of TinyViT with
+/// `model_type` "tiny_vit", or of SAM's encoder with "sam_vision_model"), `mask_decoder` (config of
+/// SAM's decoder)}.
+struct Config {
+  nlohmann::json llava_config;                        ///< make_llava_config() of the config.json
+  int64_t image_size = 1024;                          ///< side of the mask encoder's square input, in pixels
+  std::string mask_token = "<SEG>";                   ///< token in a response that stands for a mask
+  std::variant<TinyVitConfig, SamVitConfig> encoder;  ///< of the mask model
+  MaskDecoderConfig decoder;
+  int64_t text_hidden_size = 0;  ///< of LLaVA's text model
+
+  /// Parses `json_config`, the content of `folder`/config.json. Throws UserError (kBadData) with
+  /// the key.
+  static Config from_json(const json& json_config, const std::filesystem::path& folder);
+
+  /// Returns the side of the encoder's square input in pixels: `requested_side`
+  /// (data.mask_image_size) if given, else image_size. Throws UserError (kUsage) for a side that
+  /// the encoder does not support.
+  int64_t side(std::optional<int64_t> requested_side) const;
+  /// Returns the number of channels of the encoder's features, which the decoder expects, too.
+  int64_t channels() const;
+};
+
+/// Returns the config.json of the LLaVA without its masks: `config`, the content of
+/// `folder`/config.json, with model_type replaced by base_model_type and without mask_config.
+/// Throws UserError (kBadData) if base_model_type is missing.
+json make_llava_config(const json& config, const std::filesystem::path& folder) {
+  json result = config;
+  result["model_type"] = io::get<std::string>(config, "base_model_type", (folder / "config.json").string());
+  result.erase("base_model_type");
+  result.erase("mask_config");
+  return result;
+}
+
 std::variant<TinyVitConfig, SamVitConfig> read_encoder_config(const json& encoder, int64_t image_size,
                                                               const std::string& source) {
   const auto type = io::get<std::string>(encoder, "model_type", source);
@@ -40,16 +86,6 @@ std::variant<TinyVitConfig, SamVitConfig> read_encoder_config(const json& encode
 int64_t get_output_channels(const std::variant<TinyVitConfig, SamVitConfig>& encoder) {
   const auto* tiny_vit = std::get_if<TinyVitConfig>(&encoder);
   return tiny_vit != nullptr ? tiny_vit->out_channels : std::get<SamVitConfig>(encoder).output_channels;
-}
-
-}  // namespace
-
-json make_llava_config(const json& config, const std::filesystem::path& folder) {
-  json result = config;
-  result["model_type"] = io::get<std::string>(config, "base_model_type", (folder / "config.json").string());
-  result.erase("base_model_type");
-  result.erase("mask_config");
-  return result;
 }
 
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
@@ -93,8 +129,6 @@ int64_t Config::side(std::optional<int64_t> requested_side) const {
   return side;
 }
 
-namespace {
-
 using nn::Component;
 using nn::ParameterScope;
 
@@ -111,7 +145,17 @@ std::unique_ptr<MaskImageEncoder> make_mask_image_encoder(const ParameterScope& 
   return std::make_unique<SamVit>(scope, std::get<SamVitConfig>(config.encoder));
 }
 
-}  // namespace
+/// Projector from the hidden state of a mask token to a prompt of the mask decoder: two Linears
+/// with a ReLU between them.
+class MaskPromptProjector {
+ public:
+  MaskPromptProjector(const nn::ParameterScope& scope, int64_t hidden_size, int64_t channels);
+  /// Returns the prompts: [masks, hidden] → [masks, channels].
+  at::Tensor operator()(const at::Tensor& hidden) const;
+
+ private:
+  nn::Linear linear_1_, linear_2_;
+};
 
 MaskPromptProjector::MaskPromptProjector(const ParameterScope& scope, int64_t hidden_size, int64_t channels)
     : linear_1_(scope / "linear_1", hidden_size, hidden_size, /*bias=*/true),
@@ -120,6 +164,30 @@ MaskPromptProjector::MaskPromptProjector(const ParameterScope& scope, int64_t hi
 at::Tensor MaskPromptProjector::operator()(const at::Tensor& hidden) const {
   return linear_2_(activate(Activation::kRelu, linear_1_(hidden)));
 }
+
+/// PRS-Med: LLaVA with a mask encoder of the image and SAM's mask decoder, which fuses the
+/// encoder's features with the hidden states of the mask tokens by attention in both directions.
+class Model final : public llava::Model {
+ public:
+  Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSettings& settings);
+
+  bool predicts_masks() const override { return true; }
+  at::Tensor compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
+                                 int64_t images_per_pass) const override;
+  /// Returns the number of blocks of mask encoder and vision tower. The encoder's are recomputed
+  /// first, since their activations are by far the largest.
+  int64_t num_vision_blocks() const override { return encoder_->num_blocks() + llava::Model::num_vision_blocks(); }
+
+ private:
+  int64_t count_recomputed_tower_blocks() const override;
+  /// Encodes pixels, uint8 [images, 3, side, side], at most `images_per_pass` images at a time (0:
+  /// all).
+  at::Tensor encode(const at::Tensor& pixels, int64_t images_per_pass) const;
+
+  std::unique_ptr<MaskImageEncoder> encoder_;
+  MaskDecoder decoder_;
+  MaskPromptProjector prompt_projector_;
+};
 
 Model::Model(const Config& config, llava::ModelSpec llava, const nn::ParameterSettings& settings)
     : llava::Model(std::move(llava), settings),
@@ -153,14 +221,6 @@ at::Tensor Model::compute_mask_logits(const data::MaskBatch& masks, const at::Te
   return decoder_(encode(masks.pixels, images_per_pass), masks.pixels.size(-1) / kMaskFeatureStride,
                   prompt_projector_(hidden), masks.image_indices);
 }
-
-std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
-                                           const nn::ParameterSettings& settings) {
-  const Config config = Config::from_json(config_json, folder);
-  return std::make_unique<Model>(config, llava::ModelSpec::read(config.llava_config, folder), settings);
-}
-
-namespace {
 
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
                                                   const std::filesystem::path& folder,
@@ -200,6 +260,12 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 }
 
 }  // namespace
+
+std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
+                                           const nn::ParameterSettings& settings) {
+  const Config config = Config::from_json(config_json, folder);
+  return std::make_unique<Model>(config, llava::ModelSpec::read(config.llava_config, folder), settings);
+}
 
 Family make_family() {
   return {.model_types = {"prs_med"},

@@ -6,9 +6,9 @@
 #include <array>
 #include <utility>
 
-#include "models/media/frame_sampling.h"
+#include "models/media/medium.h"
 #include "models/processing/conversation_processor.h"
-#include "models/qwen2_vl/patch_writer.h"
+#include "models/qwen2_vl/image_processor.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/models/media_preview.h"
 

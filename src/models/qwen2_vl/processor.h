@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/media/media_reader.h"
+#include "models/media/medium.h"
 #include "models/processing/chat_encoder.h"
 #include "models/qwen2_vl/family.h"
 #include "models/qwen2_vl/image_processor.h"

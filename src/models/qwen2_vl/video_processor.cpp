@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "models/checkpoints/config_checks.h"
-#include "models/media/frame_sampling.h"
+#include "models/media/medium.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"

@@ -8,7 +8,7 @@
 
 #include "models/network/llama.h"
 #include "models/qwen2_vl/model.h"
-#include "models/qwen3_vl/config.h"
+#include "models/qwen3_vl/family.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/byte_images.h"
 #include "vlmtrain/models/model.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "models/media/frame_sampling.h"
+#include "models/media/medium.h"
 #include "models/processing/conversation_processor.h"
 #include "models/qwen2_vl/processor.h"
 

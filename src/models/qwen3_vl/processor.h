@@ -9,7 +9,7 @@
 
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/video_processor.h"
-#include "models/qwen3_vl/config.h"
+#include "models/qwen3_vl/family.h"
 #include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models::qwen3_vl {

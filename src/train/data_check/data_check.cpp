@@ -24,7 +24,7 @@
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/host_memory.h"
-#include "vlmtrain/models/processor_files.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/checks.h"
 #include "vlmtrain/train/components.h"

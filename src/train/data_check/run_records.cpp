@@ -25,7 +25,7 @@
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/processor_files.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/planner/job.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/components.h"

@@ -19,7 +19,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/models/processor_files.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/custom_kernels.h"
 #include "vlmtrain/train/planning.h"

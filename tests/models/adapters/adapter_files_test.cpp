@@ -9,7 +9,7 @@
 #include "models/checkpoints/auxiliary_files.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/models/checkpoint_info.h"
-#include "vlmtrain/models/processor_files.h"
+#include "vlmtrain/models/processor.h"
 
 namespace vlmtrain::models {
 namespace {

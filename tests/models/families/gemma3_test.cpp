@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "models/gemma3/config.h"
+#include "models/gemma3/family.h"
 #include "models/gemma3/processor.h"
 #include "models/presets.h"
 #include "parity/temporary_folder.h"

@@ -4,7 +4,7 @@
 
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
-#include "models/internvl/config.h"
+#include "models/internvl/family.h"
 #include "models/internvl/model.h"
 #include "models/internvl/processor.h"
 #include "parity/case.h"

@@ -9,7 +9,6 @@
 #include "models/qwen2_vl/family.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"
-#include "models/qwen2_vl/patch_writer.h"
 #include "models/qwen2_vl/processor.h"
 #include "models/qwen2_vl/video_processor.h"
 #include "parity/case.h"

@@ -1,5 +1,3 @@
-#include "models/media/frame_sampling.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include "models/checkpoint_copy.h"
 #include "models/idefics3/processor.h"
 #include "models/internvl/processor.h"
+#include "models/media/medium.h"
 #include "models/qwen2_vl/video_processor.h"
 #include "models/qwen3_vl/processor.h"
 #include "parity/tiny_preset.h"

@@ -1,9 +1,9 @@
-#include "models/network/vision_passes.h"
-
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
+
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models {
 namespace {

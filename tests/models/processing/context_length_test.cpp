@@ -1,6 +1,6 @@
-#include "models/processing/context_length.h"
-
 #include <gtest/gtest.h>
+
+#include "models/family.h"
 
 namespace vlmtrain::models {
 namespace {

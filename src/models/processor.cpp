@@ -1,4 +1,4 @@
-#include "vlmtrain/models/processor_files.h"
+#include "vlmtrain/models/processor.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
