@@ -6,7 +6,7 @@
 
 #include "models/family.h"
 #include "models/network/layers.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/io/checkpoint.h"
 
 namespace vlmtrain::models::nanovlm {

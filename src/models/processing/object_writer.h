@@ -8,7 +8,7 @@
 
 #include "models/media/media_layout.h"
 #include "models/media/media_opener.h"
-#include "vlmtrain/image/augment.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/io/record.h"
 #include "vlmtrain/models/box_format.h"
 #include "vlmtrain/text/chat_template.h"
