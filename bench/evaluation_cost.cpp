@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/evaluation/evaluate.h"

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "vlmtrain/data/loader/loader.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/processor.h"

@@ -6,8 +6,6 @@
 //
 // Without arguments it uses log-normal lengths only.
 
-#include "vlmtrain/data/order/packing.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,8 +18,9 @@
 
 #include "app/process/model_folder.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/data/index/sample_index.h"
+#include "vlmtrain/data/order/draws.h"
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/checkpoint.h"

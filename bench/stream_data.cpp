@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/io/records.h"
 
 namespace {

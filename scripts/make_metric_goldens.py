@@ -11,7 +11,7 @@ tests/evaluation/data/metrics/
 
 CER and WER are those of jiwer, with white space between words as torchmetrics splits it. The functions of lmms-eval are
 taken out of its files, since its modules import the packages of all its tasks. No public package has the metric
-"numeric"; its definition is evaluated with the regular expression in src/evaluation/metrics/numbers.h.
+"numeric"; its definition is evaluated with the regular expression in src/evaluation/metrics/text_metrics.h.
 """
 
 import ast

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/kernels/kernels.h"
 

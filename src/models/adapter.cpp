@@ -22,7 +22,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/nn/layers/linear.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::models {
 

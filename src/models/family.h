@@ -19,7 +19,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/models/synthetic_sample.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::nn {
 struct ParameterSettings;  // nn/weights/parameters.h

@@ -16,7 +16,6 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/processor.h"
-#include "vlmtrain/text/read_tokenizer.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {

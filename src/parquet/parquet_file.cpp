@@ -1,5 +1,5 @@
 // The plug-in libvlmtrain_parquet.so: reads Parquet files with Arrow C++ from PyPI's pyarrow wheel.
-// The program loads it when a data set needs it (src/io/dataset/table_records.h) and runs without
+// The program loads it when a data set needs it (src/io/dataset/record_files.h) and runs without
 // Arrow otherwise. The plug-in therefore uses nothing of vlmtrain except io/row_file.h.
 
 #include <arrow/array.h>

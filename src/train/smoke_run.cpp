@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/engine/loss/objective.h"
 #include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/models/checkpoint.h"

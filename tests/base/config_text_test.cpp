@@ -1,5 +1,3 @@
-#include "base/options/config_text.h"
-
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -13,6 +11,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/options/reader.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 

@@ -1,10 +1,10 @@
-#include "vlmtrain/base/random.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <numeric>
 #include <set>
+
+#include "vlmtrain/base/hash.h"
 
 namespace vlmtrain {
 namespace {

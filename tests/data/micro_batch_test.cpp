@@ -1,11 +1,10 @@
-#include "vlmtrain/data/sample/micro_batch.h"
-
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {
 namespace {

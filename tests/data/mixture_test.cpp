@@ -1,5 +1,3 @@
-#include "vlmtrain/data/order/mixture.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,7 +7,8 @@
 #include <set>
 #include <vector>
 
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/data/order/draws.h"
 
 namespace vlmtrain::data {
 

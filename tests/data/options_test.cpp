@@ -6,7 +6,7 @@
 
 #include "io/temporary_folder.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/volume_options.h"
+#include "vlmtrain/data/media_options.h"
 
 namespace vlmtrain::data {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "data/fake_processor.h"
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 
 namespace vlmtrain::data {
 

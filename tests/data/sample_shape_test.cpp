@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 
 namespace vlmtrain::data {
 

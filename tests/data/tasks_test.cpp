@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "vlmtrain/data/data_set.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {
 namespace {

@@ -9,7 +9,7 @@
 #include "engine/batch_of_eight.h"
 #include "engine/small_step.h"
 #include "parity/deviations.h"
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/models/adapter.h"
 

@@ -16,7 +16,7 @@
 
 #include "parity/case.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::engine {

@@ -4,9 +4,7 @@
 #include <cmath>
 
 #include "evaluation/metrics/boxes.h"
-#include "evaluation/metrics/edit_distance.h"
-#include "evaluation/metrics/multiple_choice.h"
-#include "evaluation/metrics/numbers.h"
+#include "evaluation/metrics/text_metrics.h"
 #include "vlmtrain/evaluation/metrics.h"
 
 namespace vlmtrain::evaluation {

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "evaluation/metrics/boxes.h"
-#include "evaluation/metrics/multiple_choice.h"
+#include "evaluation/metrics/text_metrics.h"
 #include "vlmtrain/evaluation/metrics.h"
 
 namespace vlmtrain::evaluation {

@@ -1,6 +1,6 @@
 #include "fuzz/input.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/io/rle.h"
+#include "vlmtrain/io/record.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text = vlmtrain::fuzz::to_text(data, size);

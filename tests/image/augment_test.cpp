@@ -1,5 +1,3 @@
-#include "vlmtrain/image/augment.h"
-
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
@@ -15,6 +13,7 @@
 #include "image/mask_rows.h"
 #include "image/reference_files.h"
 #include "vlmtrain/image/mask.h"
+#include "vlmtrain/image/pixel_transforms.h"
 
 namespace vlmtrain::image {
 namespace {

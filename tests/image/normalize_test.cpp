@@ -1,9 +1,8 @@
-#include "vlmtrain/image/normalize.h"
-
 #include <ATen/ops/arange.h>
 #include <gtest/gtest.h>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/image/pixel_transforms.h"
 
 namespace vlmtrain::image {
 namespace {

@@ -1,5 +1,3 @@
-#include "vlmtrain/image/volume_slices.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
@@ -7,6 +5,7 @@
 
 #include "image/nifti_file.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::image {
 namespace {

@@ -6,7 +6,7 @@
 #include <array>
 
 #include "image/nifti_file.h"
-#include "vlmtrain/image/volume_slices.h"
+#include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::image {
 namespace {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "io/dataset/table_records.h"
+#include "io/dataset/record_files.h"
 #include "io/temporary_folder.h"
 
 namespace vlmtrain::io {

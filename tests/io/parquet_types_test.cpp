@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "io/dataset/table_records.h"
+#include "io/dataset/record_files.h"
 #include "io/parquet_test.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/records.h"

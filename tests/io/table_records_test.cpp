@@ -1,5 +1,3 @@
-#include "io/dataset/table_records.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <thread>
 
 #include "base/captured_log.h"
+#include "io/dataset/record_files.h"
 #include "io/parquet_test.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"

@@ -1,9 +1,8 @@
-#include "io/dataset/tar_records.h"
-
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "io/dataset/record_files.h"
 #include "io/tar_writer.h"
 #include "io/temporary_folder.h"
 

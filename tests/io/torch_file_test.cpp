@@ -11,7 +11,7 @@
 #include <map>
 #include <utility>
 
-#include "io/checkpoint/torch_archive.h"
+#include "io/checkpoint/torch_file.h"
 #include "io/temporary_folder.h"
 
 namespace vlmtrain::io {

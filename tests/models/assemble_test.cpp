@@ -15,7 +15,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
-#include "vlmtrain/text/read_tokenizer.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "parity/case.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/attention/key_value_cache.h"
 

@@ -9,7 +9,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "parity/case.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::models {
 namespace {

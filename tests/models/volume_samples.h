@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "parity/temporary_folder.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/model.h"
 

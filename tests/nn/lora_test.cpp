@@ -11,7 +11,7 @@
 
 #include "parity/deviations.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/nn/layers/dropout.h"
 #include "vlmtrain/nn/layers/linear.h"

@@ -13,7 +13,7 @@
 #include "engine/small_step.h"
 #include "parity/deviations.h"
 #include "parity/stored_tensor.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/models/model.h"
 

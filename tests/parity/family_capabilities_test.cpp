@@ -17,7 +17,7 @@
 #include "parity/distinct_samples.h"
 #include "parity/exact_values.h"
 #include "parity/tiny_preset.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/models/adapter.h"
 

@@ -16,7 +16,7 @@
 #include "parity/deviations.h"
 #include "parity/exact_values.h"
 #include "parity/temporary_folder.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/generation/generate.h"
 #include "vlmtrain/io/file.h"
 

@@ -6,7 +6,7 @@
 
 #include "parity/case.h"
 #include "parity/deviations.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::parity {

@@ -13,7 +13,7 @@
 #include "parity/deviations.h"
 #include "parity/exact_values.h"
 #include "parity/temporary_folder.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/models/adapter.h"

@@ -18,7 +18,7 @@
 #include "parity/deviations.h"
 #include "parity/distinct_samples.h"
 #include "parity/tiny_preset.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::parity {
 namespace {

@@ -12,7 +12,7 @@
 #include "parity/case.h"
 #include "parity/deviations.h"
 #include "parity/exact_values.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/nn/weights/quantized_weight.h"
 

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/text/read_tokenizer.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::text {

@@ -1,5 +1,3 @@
-#include "vlmtrain/text/read_tokenizer.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -8,6 +6,7 @@
 #include "io/temporary_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/file.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::text {
 namespace {

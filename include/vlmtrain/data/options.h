@@ -7,13 +7,12 @@
 #include <vector>
 
 #include "vlmtrain/base/options.h"
-#include "vlmtrain/data/box_options.h"
 #include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/media_options.h"
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/data/sample/sample_processor.h"
 #include "vlmtrain/data/sources.h"
-#include "vlmtrain/data/volume_options.h"
-#include "vlmtrain/image/augment.h"
+#include "vlmtrain/image/pixel_transforms.h"
 
 namespace vlmtrain::data {
 

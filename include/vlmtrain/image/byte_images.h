@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 
 namespace vlmtrain::image {
 

@@ -7,7 +7,6 @@
 
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/io/record.h"
-#include "vlmtrain/io/rle.h"
 
 namespace vlmtrain::image {
 

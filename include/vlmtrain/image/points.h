@@ -1,7 +1,7 @@
 #pragma once
 
-#include "vlmtrain/image/augment.h"
 #include "vlmtrain/image/image_file.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/image/size.h"
 
 namespace vlmtrain::image {

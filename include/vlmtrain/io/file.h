@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -20,6 +21,81 @@ bool is_git_lfs_pointer(std::string_view first_bytes);
 
 /// Throws data_error if is_git_lfs_pointer(first_bytes). The error names `path`.
 void throw_if_lfs_pointer(const std::filesystem::path& path, std::string_view first_bytes);
+
+/// A memory-mapped file, copy-on-write: changes to its pages are visible only in this process. The
+/// file must not be truncated during the lifetime of the object. Reading is thread-safe.
+class MappedFile {
+ public:
+  /// Maps the whole file. Throws data_error if it cannot be opened or is not a regular file, and
+  /// run_error if the process lacks memory or descriptors.
+  explicit MappedFile(const std::filesystem::path& path);
+  /// Maps `bytes` bytes from `offset`, which need not be a multiple of the page size, or fewer if
+  /// the file ends before.
+  MappedFile(const std::filesystem::path& path, size_t offset, size_t bytes);
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  /// Returns the mapped bytes, or nullptr if size() is 0.
+  std::byte* data() const { return mapping_ + padding_bytes_; }
+  /// Returns the number of mapped bytes.
+  size_t size() const { return size_; }
+  /// Returns the memory of whole pages within a range of data() to the system. Changes to them are
+  /// lost, and the next access reads the file again.
+  void release_pages(size_t offset, size_t bytes) const;
+  /// Returns the mapped bytes as text, valid during the lifetime of the object.
+  std::string_view text() const { return {reinterpret_cast<const char*>(data()), size_}; }
+  /// Returns the size of the whole file.
+  size_t file_bytes() const { return file_bytes_; }
+
+ private:
+  std::byte* mapping_ = nullptr;  // start of the mapping, a multiple of the page size
+  size_t padding_bytes_ = 0;      // from the start of the mapping to the requested offset
+  size_t size_ = 0;
+  size_t file_bytes_ = 0;
+};
+
+/// A data file that is read in pieces during a run. Each read opens and closes the file, so that a
+/// data set of ten thousand shards does not exceed the limit on open descriptors. A file that has
+/// changed is detected. Thread-safe.
+class DataFile {
+ public:
+  /// Stores the size and times of the file. Throws data_error if it cannot be read.
+  explicit DataFile(std::filesystem::path path);
+
+  const std::filesystem::path& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  /// Returns a hash of the path, size, times and inode at construction. It identifies this version
+  /// of the file.
+  uint64_t version_hash() const { return version_hash_; }
+
+  /// Throws run_error if the file has changed since construction.
+  void check_unchanged() const { OpenHandle(*this).check_unchanged(); }
+  /// Returns `bytes` bytes from `offset`. Throws run_error if they cannot be read or the file has
+  /// changed. REQUIRES: the range is within the file.
+  std::string read(uint64_t offset, uint64_t bytes) const;
+
+  /// An open descriptor for several reads. The DataFile must outlive it.
+  class OpenHandle {
+   public:
+    explicit OpenHandle(const DataFile& file);
+    OpenHandle(const OpenHandle&) = delete;
+    OpenHandle& operator=(const OpenHandle&) = delete;
+    ~OpenHandle();
+    // Same as the functions of DataFile.
+    void check_unchanged() const;
+    std::string read(uint64_t offset, uint64_t bytes) const;
+
+   private:
+    const DataFile& file_;
+    int descriptor_;
+  };
+
+ private:
+  std::filesystem::path path_;
+  uint64_t size_ = 0;
+  uint64_t version_hash_ = 0;
+};
 
 /// Takes an exclusive lock on the whole file of `descriptor`, which must be open for writing,
 /// without waiting. Returns 0 or an errno: EAGAIN or EACCES if the lock is held elsewhere. The lock

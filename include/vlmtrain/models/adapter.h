@@ -7,7 +7,7 @@
 
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/models/checkpoint.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::models {
 

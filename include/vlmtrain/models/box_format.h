@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/data/media_options.h"
 #include "vlmtrain/image/points.h"
 #include "vlmtrain/io/record.h"
 

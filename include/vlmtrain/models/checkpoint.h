@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "vlmtrain/base/tensor_fwd.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
-#include "vlmtrain/nn/weights/quantization.h"
 #include "vlmtrain/nn/weights/shard.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::nn {
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model_settings.h"
 #include "vlmtrain/nn/attention/key_value_cache.h"
 #include "vlmtrain/nn/weights/parameters.h"

@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/box_options.h"
 #include "vlmtrain/data/index/ledger.h"
+#include "vlmtrain/data/media_options.h"
 #include "vlmtrain/data/sample/sample_processor.h"
-#include "vlmtrain/data/volume_options.h"
-#include "vlmtrain/image/augment.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/models/box_format.h"
 #include "vlmtrain/text/chat_template.h"
 #include "vlmtrain/text/tokenizer.h"

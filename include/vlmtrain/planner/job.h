@@ -15,8 +15,7 @@
 #include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/models/model_settings.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::data {
 struct SampleIndex;

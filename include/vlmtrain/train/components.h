@@ -9,7 +9,7 @@
 
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/io/records.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 #include "vlmtrain/train/config.h"
 
 namespace vlmtrain::data {

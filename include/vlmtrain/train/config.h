@@ -9,7 +9,7 @@
 #include "vlmtrain/data/options.h"
 #include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/evaluation/metrics.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 #include "vlmtrain/planner/options.h"
 #include "vlmtrain/report/progress.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/data/order/mixture.h"
+#include "vlmtrain/data/order/draws.h"
 
 namespace vlmtrain::train {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/data/media_options.h"
 #include "vlmtrain/data/options.h"
-#include "vlmtrain/data/volume_options.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/train/config.h"
 

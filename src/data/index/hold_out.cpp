@@ -10,7 +10,6 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/random.h"
 
 namespace vlmtrain::data {
 

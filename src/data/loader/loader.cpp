@@ -10,12 +10,12 @@
 #include <utility>
 
 #include "data/loader/bad_sample_handler.h"
-#include "data/loader/prefetch_queue.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/loader/sample_stream.h"
+#include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::data {

@@ -6,7 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "engine/step/pass.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/nn/layers/losses.h"
 
 namespace vlmtrain::engine {

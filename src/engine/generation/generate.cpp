@@ -19,8 +19,8 @@
 
 #include "engine/step/pass.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/random.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/base/hash.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/memory/device_copy.h"
 #include "vlmtrain/nn/attention/key_value_cache.h"
 #include "vlmtrain/nn/layers/matmul.h"

@@ -21,7 +21,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/memory_tag.h"
-#include "vlmtrain/nn/layers/gradient_sink.h"
+#include "vlmtrain/nn/layers/matmul.h"
 
 namespace vlmtrain::engine {
 

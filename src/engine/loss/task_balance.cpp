@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/memory/device_copy.h"
 #include "vlmtrain/memory/memory_tag.h"

@@ -15,7 +15,7 @@
 #include "engine/optimizer/state_storage.h"
 #include "engine/optimizer/update_rule.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/memory/memory_tag.h"
 
 namespace vlmtrain::engine {

@@ -18,7 +18,7 @@
 #include "vlmtrain/engine/optimizer/optimizer.h"
 #include "vlmtrain/kernels/adamw.h"
 #include "vlmtrain/kernels/kernels.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::engine {
 

@@ -8,7 +8,7 @@
 #include <exception>
 #include <memory>
 
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/step/step.h"
 #include "vlmtrain/memory/out_of_memory.h"
 #include "vlmtrain/nn/weights/parameters.h"

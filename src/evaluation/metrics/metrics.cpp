@@ -3,9 +3,7 @@
 #include <algorithm>
 
 #include "evaluation/metrics/boxes.h"
-#include "evaluation/metrics/edit_distance.h"
-#include "evaluation/metrics/multiple_choice.h"
-#include "evaluation/metrics/numbers.h"
+#include "evaluation/metrics/text_metrics.h"
 
 namespace vlmtrain::evaluation {
 

@@ -1,5 +1,3 @@
-#include "vlmtrain/image/volume_slices.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>

@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "io/checkpoint/safetensors_header.h"
-#include "io/files/input_file.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
+#include "vlmtrain/io/file.h"
 
 namespace vlmtrain::io {
 namespace {

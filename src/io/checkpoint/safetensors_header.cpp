@@ -12,7 +12,6 @@
 #include <set>
 #include <tuple>
 
-#include "io/files/input_file.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/base/text_format.h"

@@ -1,5 +1,3 @@
-#include "io/dataset/json_records.h"
-
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
@@ -11,14 +9,15 @@
 #include <utility>
 #include <vector>
 
+#include "io/dataset/record_files.h"
 #include "io/dataset/record_offsets.h"
-#include "io/files/input_file.h"
 #include "io/record/record_reader.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {

@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-#include "io/dataset/json_records.h"
+#include "io/dataset/record_files.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/files/input_file.h"
+#include "vlmtrain/io/file.h"
 
 namespace vlmtrain::io {
 

@@ -15,17 +15,15 @@
 #include <system_error>
 #include <utility>
 
-#include "io/dataset/json_records.h"
+#include "io/dataset/record_files.h"
 #include "io/dataset/row_group_cache.h"
-#include "io/dataset/table_records.h"
 #include "io/dataset/tar_archive.h"
-#include "io/dataset/tar_records.h"
-#include "io/files/input_file.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/io/file.h"
 
 namespace vlmtrain::io {
 

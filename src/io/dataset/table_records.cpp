@@ -1,5 +1,3 @@
-#include "io/dataset/table_records.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/dataset/record_files.h"
 #include "io/record/record_columns.h"
 #include "io/record/record_reader.h"
 #include "vlmtrain/base/error.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "io/files/input_file.h"
+#include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::io {

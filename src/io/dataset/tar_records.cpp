@@ -1,5 +1,3 @@
-#include "io/dataset/tar_records.h"
-
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
@@ -14,9 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "io/dataset/json_records.h"
+#include "io/dataset/record_files.h"
 #include "io/dataset/tar_archive.h"
-#include "io/files/input_file.h"
 #include "io/record/record_reader.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "io/record/json_values.h"
-#include "io/record/media/media_refs.h"
+#include "io/record/media/record_media.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"

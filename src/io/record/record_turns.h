@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "io/record/keys/record_keys.h"
-#include "io/record/media/media_refs.h"
 #include "io/record/media/record_media.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"

@@ -19,7 +19,7 @@
 #include "vlmtrain/base/options.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::models {
 

@@ -17,7 +17,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::models {
 

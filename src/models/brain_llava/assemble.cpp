@@ -32,7 +32,7 @@
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/nn/weights/parameters.h"
-#include "vlmtrain/text/read_tokenizer.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::brain_llava {
 

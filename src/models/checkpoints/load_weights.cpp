@@ -29,7 +29,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::models {
 

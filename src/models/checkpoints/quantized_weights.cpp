@@ -16,7 +16,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::models {
 

@@ -13,7 +13,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/text/read_tokenizer.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::gemma3 {
 

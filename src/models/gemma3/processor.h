@@ -11,7 +11,7 @@
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/image/image_file.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/models/processor.h"
 

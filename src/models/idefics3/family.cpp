@@ -12,7 +12,7 @@
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/model.h"
 

@@ -19,7 +19,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/text/chat_template.h"
-#include "vlmtrain/text/read_tokenizer.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::idefics3 {
 

@@ -15,7 +15,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/media_preview.h"
-#include "vlmtrain/text/read_tokenizer.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::internvl {
 

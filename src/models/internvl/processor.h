@@ -13,7 +13,7 @@
 #include "models/internvl/family.h"
 #include "models/processing/preprocessor_config.h"
 #include "vlmtrain/base/tensor_fwd.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/image/video.h"

@@ -8,7 +8,7 @@
 #include "models/llava/family.h"
 #include "models/network/llama.h"
 #include "models/network/vision_transformer.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/models/model.h"
 
 namespace vlmtrain::models::llava {

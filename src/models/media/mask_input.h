@@ -9,7 +9,7 @@
 #include "models/media/media_opener.h"
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/data/sample/sample_shape.h"
-#include "vlmtrain/image/augment.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/io/record.h"
 

@@ -16,7 +16,7 @@
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/image/image_file.h"
 #include "vlmtrain/image/video.h"
-#include "vlmtrain/image/volume_slices.h"
+#include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::models {
 

@@ -10,7 +10,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/image/image_file.h"
-#include "vlmtrain/image/volume_slices.h"
+#include "vlmtrain/image/volume.h"
 #include "vlmtrain/models/media_preview.h"
 
 namespace vlmtrain::models {

@@ -9,9 +9,8 @@
 
 #include "models/media/media_layout.h"
 #include "vlmtrain/base/tensor_fwd.h"
-#include "vlmtrain/data/volume_options.h"
-#include "vlmtrain/image/augment.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/data/media_options.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/image/video.h"
 #include "vlmtrain/image/volume.h"

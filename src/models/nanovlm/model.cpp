@@ -13,7 +13,7 @@
 #include "models/network/layers.h"
 #include "models/network/llama.h"
 #include "models/network/vision_transformer.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/io/checkpoint.h"
 
 namespace vlmtrain::models::nanovlm {

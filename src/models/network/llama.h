@@ -10,7 +10,7 @@
 
 #include "models/network/block_list.h"
 #include "models/network/config.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/attention/key_value_cache.h"

@@ -7,8 +7,8 @@
 
 #include "models/media/media_layout.h"
 #include "models/media/media_opener.h"
-#include "vlmtrain/data/box_options.h"
-#include "vlmtrain/image/augment.h"
+#include "vlmtrain/data/media_options.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/image/points.h"
 #include "vlmtrain/image/size.h"
 #include "vlmtrain/io/record.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/processor.h"

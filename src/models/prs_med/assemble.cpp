@@ -31,7 +31,7 @@
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_contents.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/text/read_tokenizer.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::prs_med {
 

@@ -24,7 +24,7 @@
 #include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/memory/memory_tag.h"
 

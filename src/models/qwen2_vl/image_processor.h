@@ -9,7 +9,7 @@
 #include "models/processing/preprocessor_config.h"
 #include "models/qwen2_vl/family.h"
 #include "vlmtrain/data/sample/sample_shape.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/image/size.h"
 

@@ -14,7 +14,7 @@
 #include "models/qwen2_vl/family.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/byte_images.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/layers/linear.h"

@@ -18,7 +18,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/text/read_tokenizer.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::qwen3_vl {
 

@@ -15,7 +15,7 @@
 
 #include "nn/value_capsule.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::nn {

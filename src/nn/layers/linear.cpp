@@ -18,7 +18,7 @@
 #include "nn/adjacent_tensors.h"
 #include "nn/layers/linear_group.h"
 #include "nn/value_capsule.h"
-#include "vlmtrain/base/random.h"
+#include "vlmtrain/base/hash.h"
 #include "vlmtrain/nn/layers/matmul.h"
 #include "vlmtrain/nn/layers/recompute.h"
 

@@ -1,5 +1,3 @@
-#include "nn/layers/linear_backward.h"
-
 #include <ATen/core/ivalue.h>
 #include <ATen/ops/empty.h>
 
@@ -9,8 +7,8 @@
 #include <utility>
 
 #include "nn/adjacent_tensors.h"
+#include "nn/layers/linear_group.h"
 #include "nn/value_capsule.h"
-#include "vlmtrain/nn/layers/gradient_sink.h"
 #include "vlmtrain/nn/layers/matmul.h"
 
 namespace vlmtrain::nn {

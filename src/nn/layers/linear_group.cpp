@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "nn/adjacent_tensors.h"
-#include "nn/layers/linear_backward.h"
 #include "nn/value_capsule.h"
 #include "vlmtrain/nn/layers/matmul.h"
 

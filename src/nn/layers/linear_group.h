@@ -1,12 +1,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "vlmtrain/nn/layers/dropout.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/weights/quantized_weight.h"
 
@@ -55,5 +57,89 @@ at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, c
 /// Implements MergedLinear::forward_branch() for a group without DoRA and an input with a prologue
 /// whose first input needs a gradient.
 ResidualBranch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x);
+
+/// The tensors that autograd saves for the backward pass of a LinearGroup. The autograd node frees
+/// them after its backward pass.
+struct LinearSavedState {
+  std::vector<at::Tensor> inputs;       // of the LinearInput
+  std::vector<at::Tensor> statistics;   // of the prologue
+  std::vector<at::Tensor> lora_hidden;  // scale · dropout(x) Aᵀ of each adapter, [rows, rank]
+  IndependentDropouts dropout;          // dropout of the adapters' inputs; inactive without dropout
+
+  /// Moves the tensors into `context`. May be called once.
+  void save(torch::autograd::AutogradContext* context);
+
+  /// Returns the tensors saved in `context`.
+  static LinearSavedState load(torch::autograd::AutogradContext* context);
+};
+
+/// Returns the sum of the adapters' ranks.
+int64_t compute_total_rank(const std::vector<const LoraAdapter*>& adapters);
+
+/// Returns the A of all adapters as one view [sum of ranks, in]; undefined unless they are adjacent
+/// in memory.
+at::Tensor view_merged_lora_a(const std::vector<const LoraAdapter*>& adapters);
+
+/// Splits `all` along `dimension`, whose size is the sum of the ranks, into one view per adapter.
+std::vector<at::Tensor> split_by_adapter(const at::Tensor& all, int64_t dimension,
+                                         const std::vector<const LoraAdapter*>& adapters);
+
+/// The backward pass of one call of a LinearGroup. The group and the prologue must outlive the
+/// object.
+class LinearBackward {
+ public:
+  /// Recomputes the prologue's value if a gradient needs it. `prologue`: null if the input is a
+  /// plain tensor. `gradient` [rows, out]: gradient of the result. `needs_grad[i]`: whether input i
+  /// needs a gradient.
+  LinearBackward(const LinearGroup& group, const FusedPrologue* prologue, LinearSavedState saved,
+                 const at::Tensor& gradient, std::vector<bool> needs_grad);
+
+  /// Returns the gradients of the inputs, the residual and the trained tensors, in the order of the
+  /// forward call. An entry is undefined if it is not needed or was added to a GradientSink. Adds
+  /// `residual_stream_gradient`, if defined, to the gradient of the first input. May be called
+  /// once: it releases the prologue's value.
+  std::vector<at::Tensor> compute_gradients(bool has_residual, const at::Tensor& residual_stream_gradient);
+
+ private:
+  /// Returns whether a trained weight or an adapter's A needs the value of the LinearInput.
+  bool needs_input_value() const;
+
+  /// Sets projected_gradients_ to scale · gradient · B of each adapter, [rows, rank].
+  void compute_projected_gradients();
+
+  /// Returns the gradients of the trained tensors of all members: weight, bias, A, B.
+  std::vector<at::Tensor> compute_parameter_gradients() const;
+
+  /// Returns a · bᵀ, whose consecutive rows are the gradients of `parameters`. If the product was
+  /// added to their gradient sinks, returns an undefined tensor.
+  static at::Tensor accumulate_or_return_gradient(const std::vector<at::Tensor>& parameters, const at::Tensor& a,
+                                                  const at::Tensor& b);
+
+  /// Returns one gradient per member; undefined if not trained or added to a sink.
+  std::vector<at::Tensor> compute_weight_gradients() const;
+
+  /// Returns the gradient of A per adapter; undefined if added to a sink. Returns an empty vector
+  /// if no A is trained.
+  std::vector<at::Tensor> compute_lora_a_gradients() const;
+
+  /// Returns one gradient per input of the LinearInput; undefined if not needed.
+  std::vector<at::Tensor> compute_input_gradients(const at::Tensor& residual_stream_gradient) const;
+
+  /// Returns gradient · W, [rows, in]. Dequantized weights are freed on return.
+  at::Tensor multiply_gradient_by_weight() const;
+
+  /// Returns the gradient of the LinearInput's value, [rows, in], adapters included.
+  at::Tensor compute_input_value_gradient() const;
+
+  const LinearGroup& linear_group_;
+  const FusedPrologue* prologue_;
+  LinearSavedState saved_state_;
+  at::Tensor gradient_;           // [rows, out]
+  std::vector<bool> needs_grad_;  // per input
+  std::vector<const LoraAdapter*> adapters_;
+  FusedPrologue::Output prologue_output_;
+  at::Tensor merged_projected_gradients_;        // scale · gradient · B of all adapters, [rows, sum of ranks]
+  std::vector<at::Tensor> projected_gradients_;  // views of merged_projected_gradients_, one per adapter
+};
 
 }  // namespace vlmtrain::nn

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::nn {
 

@@ -10,7 +10,7 @@
 #include "vlmtrain/image/overlay.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/image/size.h"
-#include "vlmtrain/image/volume_slices.h"
+#include "vlmtrain/image/volume.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/report/json_lines.h"
 

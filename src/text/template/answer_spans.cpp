@@ -1,10 +1,9 @@
-#include "text/template/answer_spans.h"
-
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <string>
 
+#include "text/template/rendered_chat.h"
 #include "text/unicode/characters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"

@@ -1,5 +1,3 @@
-#include "text/template/chat_messages.h"
-
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "text/template/template_probe.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/record.h"
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "text/template/answer_spans.h"
 #include "text/unicode/characters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"

@@ -12,7 +12,7 @@
 #include "text/tokenizer/bpe.h"
 #include "text/tokenizer/external_tokens.h"
 #include "text/tokenizer/json_node.h"
-#include "text/tokenizer/normalizer.h"
+#include "text/tokenizer/pipeline.h"
 
 namespace vlmtrain::text {
 

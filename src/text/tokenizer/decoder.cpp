@@ -1,12 +1,9 @@
-#include "text/tokenizer/decoder.h"
-
 #include <array>
 #include <charconv>
 #include <optional>
 #include <utility>
 
-#include "text/tokenizer/normalizer.h"
-#include "text/tokenizer/pre_tokenizer.h"
+#include "text/tokenizer/pipeline.h"
 #include "text/unicode/characters.h"
 
 namespace vlmtrain::text {

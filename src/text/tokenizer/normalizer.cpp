@@ -1,8 +1,3 @@
-#include "text/tokenizer/normalizer.h"
-
-#include "text/unicode/characters.h"
-#include "vlmtrain/base/text_format.h"
-
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <utf8proc.h>
@@ -11,7 +6,10 @@
 #include <array>
 #include <utility>
 
+#include "text/tokenizer/pipeline.h"
+#include "text/unicode/characters.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::text {
 

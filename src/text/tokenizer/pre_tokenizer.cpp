@@ -1,9 +1,8 @@
-#include "text/tokenizer/pre_tokenizer.h"
-
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "text/tokenizer/pipeline.h"
 #include "text/unicode/characters.h"
 
 namespace vlmtrain::text {

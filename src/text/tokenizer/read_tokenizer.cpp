@@ -1,5 +1,3 @@
-#include "vlmtrain/text/read_tokenizer.h"
-
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 

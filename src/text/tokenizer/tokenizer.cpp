@@ -10,14 +10,11 @@
 
 #include "text/tokenizer/added_tokens.h"
 #include "text/tokenizer/bpe.h"
-#include "text/tokenizer/decoder.h"
 #include "text/tokenizer/json_node.h"
-#include "text/tokenizer/normalizer.h"
-#include "text/tokenizer/pre_tokenizer.h"
+#include "text/tokenizer/pipeline.h"
 #include "text/unicode/characters.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
-#include "vlmtrain/text/read_tokenizer.h"
 
 namespace vlmtrain::text {
 

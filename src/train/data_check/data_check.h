@@ -9,7 +9,7 @@
 #include "vlmtrain/data/data_set.h"
 #include "vlmtrain/data/index/ledger.h"
 #include "vlmtrain/data/index/sample_index.h"
-#include "vlmtrain/data/order/mixture.h"
+#include "vlmtrain/data/order/draws.h"
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/config.h"

@@ -16,7 +16,6 @@
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
-#include "vlmtrain/base/random.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/index/text_windows.h"
 #include "vlmtrain/io/atomic.h"

@@ -1,5 +1,3 @@
-#include "vlmtrain/nn/layers/gradient_sink.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
@@ -13,6 +11,7 @@
 #include "parity/deviations.h"
 #include "vlmtrain/engine/gradients/rank_sync.h"
 #include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/layers/matmul.h"
 #include "vlmtrain/nn/layers/recompute.h"
 
 namespace vlmtrain::engine {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "io/record/turn_checks.h"
+#include "io/record/turns.h"
 
 namespace vlmtrain::io {
 namespace {

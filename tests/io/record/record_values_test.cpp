@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "io/dataset/json_records.h"
+#include "io/dataset/record_files.h"
 #include "io/record/record_reader.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"

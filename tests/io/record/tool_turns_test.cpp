@@ -1,5 +1,3 @@
-#include "io/record/tool_turns.h"
-
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -7,6 +5,7 @@
 #include <string_view>
 
 #include "io/record/record_reader.h"
+#include "io/record/turns.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -7,7 +7,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/text/read_tokenizer.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models {
 namespace {

@@ -11,7 +11,7 @@
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/models/synthetic_sample.h"
-#include "vlmtrain/text/read_tokenizer.h"
+#include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::causal_lm {
 namespace {

@@ -9,7 +9,7 @@
 #include "models/checkpoint_copy.h"
 #include "models/nanovlm/processor.h"
 #include "vlmtrain/data/sample/sample_shape.h"
-#include "vlmtrain/image/normalize.h"
+#include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/models/media_preview.h"

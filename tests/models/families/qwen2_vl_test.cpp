@@ -12,7 +12,7 @@
 #include "models/qwen2_vl/processor.h"
 #include "models/qwen2_vl/video_processor.h"
 #include "parity/case.h"
-#include "vlmtrain/data/sample/micro_batch.h"
+#include "vlmtrain/data/sample/sample.h"
 
 namespace vlmtrain::models::qwen2_vl {
 namespace {

@@ -1,5 +1,3 @@
-#include "vlmtrain/image/volume_slices.h"
-
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +6,7 @@
 #include "io/temporary_folder.h"
 #include "models/checkpoint_copy.h"
 #include "vlmtrain/data/sample/sample_shape.h"
+#include "vlmtrain/image/volume.h"
 #include "vlmtrain/models/media_preview.h"
 #include "vlmtrain/models/processor.h"
 

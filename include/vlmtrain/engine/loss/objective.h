@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/data/sample/micro_batch.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/loss/task_balance.h"
 #include "vlmtrain/engine/settings/step_layout.h"

@@ -14,8 +14,8 @@
 #include "vlmtrain/engine/gradients/gradient_layout.h"
 #include "vlmtrain/engine/optimizer/saved_state.h"
 #include "vlmtrain/engine/settings/training_settings.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
 #include "vlmtrain/nn/weights/parameters.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::engine {
 

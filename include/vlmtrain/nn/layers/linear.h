@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "vlmtrain/nn/layers/dropout.h"
-#include "vlmtrain/nn/weights/lora_settings.h"
 #include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/nn/weights/quantized_weight.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::nn {
 

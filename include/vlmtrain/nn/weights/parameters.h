@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/nn/weights/lora_settings.h"
 #include "vlmtrain/nn/weights/quantized_weight.h"
 #include "vlmtrain/nn/weights/sharded_block.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::nn {
 

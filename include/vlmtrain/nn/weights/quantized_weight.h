@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "vlmtrain/nn/weights/quantization.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::nn {
 

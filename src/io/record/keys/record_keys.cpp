@@ -7,10 +7,9 @@
 #include <utility>
 
 #include "io/record/json_values.h"
-#include "io/record/keys/unread_keys.h"
-#include "io/record/media/media_refs.h"
-#include "io/record/tool_turns.h"
-#include "io/record/turn_checks.h"
+#include "io/record/keys/key_rules.h"
+#include "io/record/media/record_media.h"
+#include "io/record/turns.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"

@@ -1,11 +1,10 @@
-#include "io/record/keys/unread_keys.h"
-
 #include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <string_view>
 
 #include "io/record/json_values.h"
+#include "io/record/keys/key_rules.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"

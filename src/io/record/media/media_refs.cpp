@@ -1,5 +1,3 @@
-#include "io/record/media/media_refs.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <utility>
 
 #include "io/record/json_values.h"
+#include "io/record/media/record_media.h"
 #include "vlmtrain/base/base64.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"

@@ -9,13 +9,12 @@
 #include <utility>
 
 #include "io/record/json_values.h"
-#include "io/record/turn_checks.h"
+#include "io/record/turns.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/io/record.h"
-#include "vlmtrain/io/rle.h"
 
 namespace vlmtrain::io {
 

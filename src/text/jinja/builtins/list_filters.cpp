@@ -4,7 +4,7 @@
 #include "text/jinja/builtins/builtins.h"
 #include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/operators.h"
-#include "text/jinja/runtime/text_edit.h"
+#include "text/jinja/runtime/python_text.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

@@ -3,14 +3,11 @@
 #include <cmath>
 
 #include "text/jinja/builtins/builtins.h"
-#include "text/jinja/runtime/numbers.h"
 #include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/operators.h"
 #include "text/jinja/runtime/python_text.h"
-#include "text/jinja/runtime/string_format.h"
-#include "text/jinja/runtime/text_edit.h"
-#include "text/unicode/case_mapping.h"
 #include "text/unicode/characters.h"
+#include "vlmtrain/text/python_str.h"
 
 namespace vlmtrain::text::jinja {
 

@@ -1,7 +1,6 @@
 #include <array>
 
 #include "text/jinja/builtins/builtins.h"
-#include "text/jinja/runtime/numbers.h"
 #include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/operators.h"
 #include "text/jinja/runtime/python_text.h"

@@ -1,11 +1,10 @@
-#include "text/jinja/runtime/numbers.h"
-
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 
+#include "text/jinja/runtime/operators.h"
 #include "text/unicode/characters.h"
 
 namespace vlmtrain::text::jinja {

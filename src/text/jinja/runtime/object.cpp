@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "text/jinja/runtime/budget.h"
-#include "text/jinja/runtime/numbers.h"
 #include "text/jinja/runtime/operators.h"
 #include "text/jinja/runtime/python_text.h"
 #include "text/unicode/characters.h"

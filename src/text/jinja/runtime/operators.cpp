@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "text/jinja/runtime/numbers.h"
-#include "text/jinja/runtime/string_format.h"
-#include "text/jinja/runtime/text_edit.h"
+#include "text/jinja/runtime/python_text.h"
 #include "text/unicode/characters.h"
 
 namespace vlmtrain::text::jinja {

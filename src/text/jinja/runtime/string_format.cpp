@@ -1,11 +1,9 @@
-#include "text/jinja/runtime/string_format.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 
-#include "text/jinja/runtime/numbers.h"
 #include "text/jinja/runtime/object.h"
+#include "text/jinja/runtime/operators.h"
 #include "text/jinja/runtime/python_text.h"
 #include "text/unicode/characters.h"
 

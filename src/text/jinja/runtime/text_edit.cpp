@@ -1,10 +1,9 @@
-#include "text/jinja/runtime/text_edit.h"
-
 #include <algorithm>
 #include <array>
 
-#include "text/unicode/case_mapping.h"
+#include "text/jinja/runtime/python_text.h"
 #include "text/unicode/characters.h"
+#include "vlmtrain/text/python_str.h"
 
 namespace vlmtrain::text::jinja {
 namespace {

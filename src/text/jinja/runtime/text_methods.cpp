@@ -3,8 +3,7 @@
 
 #include "text/jinja/runtime/object.h"
 #include "text/jinja/runtime/operators.h"
-#include "text/jinja/runtime/string_format.h"
-#include "text/jinja/runtime/text_edit.h"
+#include "text/jinja/runtime/python_text.h"
 #include "text/unicode/characters.h"
 
 namespace vlmtrain::text::jinja {

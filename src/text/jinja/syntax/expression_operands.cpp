@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "text/jinja/builtins/builtins.h"
-#include "text/jinja/runtime/numbers.h"
+#include "text/jinja/runtime/operators.h"
 #include "text/jinja/syntax/expression_parser.h"
 
 namespace vlmtrain::text::jinja {

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/weights/lora_settings.h"
+#include "vlmtrain/nn/weights/weight_settings.h"
 
 #include <algorithm>
 #include <cmath>
