@@ -64,6 +64,11 @@ function(vlmtrain_write_batches list name folder)
     list(APPEND ${list} ${file})
     math(EXPR number "${number} + 1")
   endwhile()
+  # Batches of earlier builds, which scripts/lint.sh would check.
+  while(EXISTS ${CMAKE_BINARY_DIR}/together/${name}_${number}.cpp)
+    file(REMOVE ${CMAKE_BINARY_DIR}/together/${name}_${number}.cpp)
+    math(EXPR number "${number} + 1")
+  endwhile()
   set(${list} ${${list}} PARENT_SCOPE)
 endfunction()
 

@@ -23,7 +23,7 @@ branching_point() {
 }
 
 # Prints the translation units that contain the given source files: batches of the release build (cmake/Parts.cmake), which parse
-# LibTorch's headers once for eight files, and the files outside of batches.
+# LibTorch's headers once for many files, and the files outside of batches.
 find_units() {
   local source
   for source in "$@"; do
