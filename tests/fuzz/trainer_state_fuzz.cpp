@@ -16,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   });
   vlmtrain::fuzz::expect_accepted_or_rejected([&] {
     vlmtrain::data::Ledger::restore(
-        vlmtrain::io::parse_ordered_json(vlmtrain::fuzz::to_text(data, size), "ledger.json"), "a.json", 3, {}, 0)
+        vlmtrain::io::parse_ordered_json(vlmtrain::fuzz::to_text(data, size), "ledger.json"), "a.json",
+        vlmtrain::data::SampleOrder(3, 1), {})
         .to_json();
   });
   return 0;
