@@ -122,7 +122,8 @@ TEST_F(PlanCommandTest, JsonHasEveryKeyOfTheContract) {
 }
 
 TEST_F(PlanCommandTest, PrintsThePlanIfItDoesNotFit) {
-  const std::vector<std::string> arguments{"--gpu-gb", "4", "--images", "2", "--model", "smolvlm-256m"};
+  const std::vector<std::string> arguments{"--gpu-gb", "1", "--limit-gb", "0.62",
+                                           "--images", "2", "--model",    "qwen2.5-vl-tiny"};
   const auto json = plan_json(arguments, 3);
   EXPECT_EQ(json["fits"], false);
   EXPECT_GT(json["memory"]["reserved_peak_bytes"], json["limit_bytes"]);
