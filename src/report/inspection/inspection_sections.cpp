@@ -127,7 +127,7 @@ class SectionBuilder {
     add_table("Run", {.alignment = "ll",
                       .rows = {{{"data", inspection_.dataset}},
                                {{"model", inspection_.model}},
-                               {{"chat template", inspection_.chat_template}},
+                               {{"chat", inspection_.chat_template}},
                                {{"run", format_training_length(inspection_)}},
                                {{"media", media}},
                                {{"inspected in", format_seconds(inspection_.seconds)}}}});
