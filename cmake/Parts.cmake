@@ -156,7 +156,7 @@ function(vlmtrain_test_program part)
   endif()
   vlmtrain_together(compiled ${part}_tests ${CMAKE_SOURCE_DIR}/tests "" ${sources})
   add_executable(${part}_tests ${compiled})
-  # Only code of the parts is timed; with -Og, test code compiles a third faster.
+  # Only code of the parts is timed; -Og compiles test code in 20 to 25 % less time than -O1.
   target_compile_options(${part}_tests PRIVATE ${VLMTRAIN_WARNINGS} -Og)
   target_include_directories(${part}_tests PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(${part}_tests PRIVATE VLMTRAIN_SOURCE_DIR="${CMAKE_SOURCE_DIR}"

@@ -48,7 +48,7 @@ class PlanTest : public testing::Test {
     EXPECT_LE(plan.total_bytes() + plan.limit.margin_bytes, plan.limit.allowed_bytes);
   }
 
-  /// Images of 5 tiles each, whose dry runs take half as long as those of the default size.
+  /// Images of 5 tiles each, whose dry runs are shorter than those of the default size (13 tiles).
   data::SampleShape make_wide_images(int64_t images) const {
     return model_.shape({.images = images, .image_width = 1024, .image_height = 256});
   }

@@ -1,4 +1,3 @@
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -271,10 +270,7 @@ AssemblyResult write_weights(const VisionLanguageModel& model, const std::option
   if (text_source) spdlog::info("text model: {} tensors of {}", num_text_tensors, text_source->folder().string());
   if (tower_checkpoint)
     spdlog::info("volume tower: {} tensors of {}", num_tower_tensors, tower_checkpoint->path().string());
-  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined_weights.num_random_tensors,
-               fmt::join(combined_weights.randomly_initialized_modules, ", "), seed,
-               format_bytes(combined_weights.bytes()));
-  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultMaxShardBytes);
+  write_combined_weights(combined_weights, seed, folder);
   return {.num_text_tensors = num_text_tensors,
           .num_volume_tensors = num_tower_tensors,
           .num_random_tensors = combined_weights.num_random_tensors,

@@ -12,6 +12,8 @@
 
 #include "models/checkpoints/load_weights.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/torch_file.h"
 #include "vlmtrain/models/model.h"
@@ -145,6 +147,13 @@ CombinedWeights combine_weights(const VisionLanguageModel& model, const std::vec
   model.add_computed_tables(tables);
   for (auto& table : io::make_lazy_tensors(tables)) result.weights.push_back(std::move(table));
   return result;
+}
+
+void write_combined_weights(const CombinedWeights& combined_weights, uint64_t seed, const fs::path& folder) {
+  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined_weights.num_random_tensors,
+               fmt::join(combined_weights.randomly_initialized_modules, ", "), seed,
+               format_bytes(combined_weights.bytes()));
+  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultMaxShardBytes);
 }
 
 }  // namespace vlmtrain::models

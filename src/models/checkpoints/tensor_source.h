@@ -106,4 +106,8 @@ struct CombinedWeights {
 CombinedWeights combine_weights(const VisionLanguageModel& model, const std::vector<FindWeightFunction>& sources,
                                 at::ScalarType dtype, uint64_t seed);
 
+/// Writes the tensors to the checkpoint in `folder`, and logs the random ones with their `seed`.
+void write_combined_weights(const CombinedWeights& combined_weights, uint64_t seed,
+                            const std::filesystem::path& folder);
+
 }  // namespace vlmtrain::models

@@ -212,10 +212,7 @@ AssemblyResult write_weights(const VisionLanguageModel& model, const std::option
     spdlog::info("mask model: {} tensors of {}, in the layout of {}", num_mask_tensors, mask_source->path().string(),
                  mask_source->format());
   }
-  spdlog::info("random initialization: {} tensors ({}), seed {}; writing {}", combined_weights.num_random_tensors,
-               fmt::join(combined_weights.randomly_initialized_modules, ", "), seed,
-               format_bytes(combined_weights.bytes()));
-  io::write_checkpoint_tensors(folder, combined_weights.weights, io::kDefaultMaxShardBytes);
+  write_combined_weights(combined_weights, seed, folder);
   return {.num_text_tensors = num_text_tensors,
           .num_mask_tensors = num_mask_tensors,
           .num_random_tensors = combined_weights.num_random_tensors,
