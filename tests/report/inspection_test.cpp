@@ -193,6 +193,7 @@ TEST(InspectionTest, TextListsTheFirstAndCountsTheRest) {
                     HasSubstr("2 samples have the text and images of an earlier one"), HasSubstr("3  x, y, z"),
                     HasSubstr("2  a.png, b.png"), HasSubstr("2 ids are shared by several samples, the first is q7"),
                     ContainsRegex("1  also in the training data, .* e1 = x\n"), HasSubstr("Assistant: ⟦yes<end>⟧")));
+  EXPECT_THAT(text, ContainsRegex("Label tokens are inside ⟦…⟧\\.\n(.*\n)*.*Assistant: ⟦yes"));
   EXPECT_THAT(text, Not(HasSubstr("\x1b")));
   EXPECT_THAT(format_inspection(make_example(), {.color = true}), HasSubstr("\x1b[1;32m12 samples"));
 }

@@ -358,7 +358,9 @@ class SectionBuilder {
             fmt::format("; shrunk, it has {} tokens and {}", format_with_commas(sample.shrink_info->tokens),
                         format_pixels(sample.shrink_info->pixels));
       }
-      section.terminal_lines = highlight_answers(sample.rendered_chat);
+      if (!has_explained_marks_) section.terminal_lines = "Label tokens are inside ⟦…⟧.\n";
+      has_explained_marks_ = true;
+      section.terminal_lines += highlight_answers(sample.rendered_chat);
       section.html =
           fmt::format("<div class=\"sample{}\"><p class=\"chat\">{}</p><div class=\"media\">{}</div></div>\n",
                       sample.media_previews.empty() ? " words" : "",
@@ -373,6 +375,7 @@ class SectionBuilder {
   const Inspection& inspection_;
   const nlohmann::ordered_json ledger_;
   std::vector<Section> sections_;
+  bool has_explained_marks_ = false;  ///< in a terminal; the page colors label tokens
 };
 
 }  // namespace

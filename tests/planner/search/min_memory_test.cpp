@@ -102,16 +102,16 @@ INSTANTIATE_TEST_SUITE_P(
     Of, MinMemoryTest,
     testing::Values(
         MinMemoryCase{
-            "FourPicturesOfNativeResolution", "qwen2-vl-2b", 5, {.images = 4}, 16, nn::LoraSettings{.rank = 16}},
-        MinMemoryCase{"ManyTiles", "smolvlm-256m", 2, {.images = 3, .image_height = 256}, 8, {}},
-        MinMemoryCase{"AFrozenTower", "smolvlm-256m", 2, {.images = 3}, 8, {}, {.vision_tower = true}},
+            "FourPicturesOfNativeResolution", "qwen2-vl-2b", 5, {.images = 4}, 4, nn::LoraSettings{.rank = 16}},
+        MinMemoryCase{"ManyTiles", "smolvlm-256m", 2, {.images = 3, .image_height = 256}, 2, {}},
+        MinMemoryCase{"AFrozenTower", "smolvlm-256m", 2, {.images = 3}, 2, {}, {.vision_tower = true}},
         MinMemoryCase{"LongAnswers",
                       "smolvlm-500m",
                       2,
                       {.images = 1, .text_tokens = 3000, .label_tokens = 2500},
-                      4,
+                      2,
                       nn::LoraSettings{.rank = 8}},
-        MinMemoryCase{"TextOnly", "smolvlm-256m", 2, {.images = 0, .text_tokens = 2000}, 6, {}}),
+        MinMemoryCase{"TextOnly", "smolvlm-256m", 2, {.images = 0, .text_tokens = 2000}, 2, {}}),
     [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -72,7 +72,8 @@ TEST_P(UnfitPlanTest, EverySuggestionMakesItFit) {
   PlanRequest plan_request = request(GetParam().gpu_gigabytes);
   plan_request.limit_gigabytes = GetParam().limit_gigabytes;
   plan_request.constraints = GetParam().constraints;
-  plan_request.workload = make_workload(make_wide_images(GetParam().images), 4);
+  const int64_t global_batch = GetParam().constraints.micro_batch_size.value_or(2);
+  plan_request.workload = make_workload(make_wide_images(GetParam().images), global_batch);
   plan_request.flags = {.gpu_flag_format = "--gpu-gb {}", .selects_gpu_by_size = true};
   plan_request.sample_limits = {{.argument_format = "--images {}",
                                  .max_useful_value = GetParam().images,
@@ -80,7 +81,8 @@ TEST_P(UnfitPlanTest, EverySuggestionMakesItFit) {
                                  .granularity = 1,
                                  .description = "fewer images",
                                  .measure = [&](int64_t images, bool) -> std::optional<LimitedSamples> {
-                                   return LimitedSamples{.workload = make_workload(make_wide_images(images), 4)};
+                                   return LimitedSamples{.workload =
+                                                             make_workload(make_wide_images(images), global_batch)};
                                  }}};
   const Plan plan = make_plan(plan_request);
   ASSERT_FALSE(plan.fits);
@@ -119,7 +121,7 @@ TEST_F(PlanTest, SuggestsAHigherLimitOnTheSameGpu) {
   for (const bool has_gpu_flag : {false, true}) {
     PlanRequest plan_request = request(24);
     plan_request.limit_gigabytes = 4.0;
-    plan_request.workload = make_workload(wide_image_, 4);
+    plan_request.workload = make_workload(wide_image_, 2);
     if (has_gpu_flag) plan_request.flags = {.gpu_flag_format = "--gpu {}"};
     const Plan plan = make_plan(plan_request);
     ASSERT_FALSE(plan.fits);
@@ -164,7 +166,7 @@ TEST_F(PlanTest, CombinesRelaxedConstraintsWithAnotherChange) {
 /// In a run, which cannot change its GPU, no flag is suggested.
 TEST_F(PlanTest, SuggestsALargerGpuWithoutAFlag) {
   PlanRequest plan_request = request(3);
-  plan_request.workload = make_workload(one_image_, 4);
+  plan_request.workload = make_workload(wide_image_, 2);
   const Plan plan = make_plan(plan_request);
   ASSERT_FALSE(plan.fits);
   const Suggestion& last = plan.suggestions.back();
@@ -181,7 +183,7 @@ TEST_F(PlanTest, TheMinimumIsThatOfTheWorstBatch) {
                                .first_sample_id = "texts"};
   const SampleBatch image_batch{.shapes = {model_.shape({.images = 2, .text_tokens = 64, .label_tokens = 16})},
                                 .first_sample_id = "pictures"};
-  plan_request.workload = {.worst_batches = {text_batch, image_batch}, .global_batch_size = 4};
+  plan_request.workload = {.worst_batches = {text_batch, image_batch}, .global_batch_size = 2};
   plan_request.with_suggestions = false;
   const Plan plan = make_plan(plan_request);
   ASSERT_FALSE(plan.fits);
