@@ -198,6 +198,15 @@ TEST_F(HostPlanTest, ConstraintsAreKept) {
   EXPECT_EQ(plan.best_estimate.step_config.loss_chunk_rows, 77);
 }
 
+TEST_F(HostPlanTest, TriesNoLargerMicroBatchThanTheTargetAllows) {
+  PlanRequest limited_request = request(200);
+  EXPECT_EQ(make_plan(limited_request).best_estimate.step_config.micro_batch_size, 4);
+  std::get<TargetHost>(limited_request.target).max_micro_batch_size = 2;
+  const Plan plan = make_plan(limited_request);
+  EXPECT_EQ(plan.best_estimate.step_config.micro_batch_size, 2);
+  for (const auto& estimate : plan.alternatives) EXPECT_LE(estimate.step_config.micro_batch_size, 2);
+}
+
 TEST_F(HostPlanTest, SuggestsChangesWhereNothingFits) {
   PlanRequest constrained_request = request(8, 2);
   constrained_request.constraints.micro_batch_size = 2;

@@ -51,6 +51,21 @@ TEST_F(TinyPlanTest, TheGlobalBatchIsExact) {
   }
 }
 
+/// A step takes the time of its micro-batches and of one optimizer step, which is the shorter one.
+TEST_F(TinyPlanTest, StepTimeIsLinearInTheMicroBatches) {
+  const auto predict_seconds = [&](int64_t micro_batches) {
+    PlanRequest plan_request = request(micro_batches);
+    plan_request.constraints.micro_batch_size = 1;
+    return make_plan(plan_request).best_estimate.step_seconds;
+  };
+  const double micro_batch_seconds = (predict_seconds(6) - predict_seconds(2)) / 4;
+  EXPECT_GT(micro_batch_seconds, 0);
+  const double optimizer_seconds = predict_seconds(2) - 2 * micro_batch_seconds;
+  EXPECT_GT(optimizer_seconds, 0);
+  EXPECT_LT(optimizer_seconds, micro_batch_seconds);
+  EXPECT_NEAR(predict_seconds(4), 4 * micro_batch_seconds + optimizer_seconds, 1e-9);
+}
+
 TEST_F(TinyPlanTest, AMicroBatchThatDoesNotDivideIsRejected) {
   PlanRequest invalid_request = request(48, 4);
   invalid_request.constraints.micro_batch_size = 5;
