@@ -42,9 +42,10 @@ TEST_F(JobChangeTest, TrainsLessWhileSomethingIsTrained) {
   job_.frozen_parts = {.language_model = true};
   EXPECT_THAT(join_arguments(list_fewer_parameter_changes(plan_inputs())), ElementsAre("lora.rank=16"))
       << "the tower is what is trained";
-  job_.frozen_parts = {.vision_tower = true, .projector = true};
-  EXPECT_THAT(join_arguments(list_fewer_parameter_changes(plan_inputs())), ElementsAre("lora.rank=16"));
-  job_.frozen_parts.language_model = true;
+  job_.frozen_parts = {.vision_tower = true, .language_model = true};
+  EXPECT_THAT(join_arguments(list_fewer_parameter_changes(plan_inputs())), ElementsAre("lora.rank=16"))
+      << "the projector is trained";
+  job_.frozen_parts.projector = true;
   EXPECT_THAT(list_fewer_parameter_changes(plan_inputs()), IsEmpty());
   job_.frozen_parts = {};
   job_.lora = nn::LoraSettings{.rank = 4};
