@@ -1,4 +1,4 @@
-"""Replays published memory peaks of real GPUs on the virtual GPU (docs/virtual-gpu.md) and prints Markdown tables.
+"""Replays published memory peaks of real GPUs on the virtual GPU (docs/explanation/virtual-gpu.md) and prints Markdown tables.
 
     python bench/published_peaks.py --vgpu build/release/vgpu --torch DIR --packages DIR [SOURCE …]
 

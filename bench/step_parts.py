@@ -5,7 +5,7 @@
     python bench/step_parts.py times.txt --record record.txt --config CHECKPOINT/config.json --rank 16 --images 16
 
 The GPU's recording (bench/kernel_times.cpp) has the times, names and grids of kernels. A product's name and grid do not give
-its size: cuBLAS starts as many blocks as the GPU has multiprocessors. The virtual GPU's record (docs/virtual-gpu.md) of the
+its size: cuBLAS starts as many blocks as the GPU has multiprocessors. The virtual GPU's record (docs/explanation/virtual-gpu.md) of the
 same run has the sizes, in the same order. All other kernels have the same names and grids in both and align the two. The
 products between two of them are matched one by one if their numbers are equal, and by name and grid otherwise.
 """

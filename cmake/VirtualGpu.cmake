@@ -1,4 +1,4 @@
-# The virtual GPU (docs/virtual-gpu.md): stub libraries in <build>/vgpu that replace the CUDA libraries under LibTorch. They
+# The virtual GPU (docs/explanation/virtual-gpu.md): stub libraries in <build>/vgpu that replace the CUDA libraries under LibTorch. They
 # use no part of vlmtrain but the GPU table, and nothing links them: a process loads them with LD_PRELOAD.
 #
 # They find each other by DT_RPATH, which LD_LIBRARY_PATH does not override, because a driver's libcuda.so.1 may be in a

@@ -13,7 +13,7 @@ scripts/compare_builds/renames.tsv (--renames) maps the names of JSON fields, co
 differently. It is one-to-one and applied to the old build only. Texts such as messages of events may be worded differently; the
 numbers in them must be equal (TEXTS in scripts/compare_builds/differences.py).
 
-Launches need builds whose virtual GPUs support VLMTRAIN_VGPU_TRACE (docs/virtual-gpu.md).
+Launches need builds whose virtual GPUs support VLMTRAIN_VGPU_TRACE (docs/explanation/virtual-gpu.md).
 """
 
 import argparse

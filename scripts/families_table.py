@@ -1,4 +1,4 @@
-"""Writes the table of tested capabilities per family at the top of docs/models.md: python3 scripts/families_table.py REPORT…
+"""Writes the table of tested capabilities per family at the top of docs/reference/models.md: python3 scripts/families_table.py REPORT…
 
     scripts/test.sh -R parity                                                             writes the reports
     python3 scripts/families_table.py build/release/tests/reports/parity.*.json           writes the table
@@ -17,9 +17,9 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-PAGE = Path(__file__).resolve().parent.parent / "docs/models.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs/reference/models.md"
 BEGIN, END = "<!-- scripts/families_table.py writes this table -->", "<!-- end of the table -->"
-CAPABILITIES = ["full", "LoRA", "NF4", "merge", "several pictures", "video", "packs", "generate"]
+CAPABILITIES = ["full", "LoRA", "NF4", "merge", "several images", "video", "packs", "generate"]
 ERRORS = {"logits": "logits_from_reference", "loss": "loss_from_reference", "gradients": "gradient_from_reference"}
 
 

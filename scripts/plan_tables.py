@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints plans as Markdown tables (docs/planner.md). All further flags go to `vlmtrain plan`.
+"""Prints plans as Markdown tables (docs/explanation/planning.md). All further flags go to `vlmtrain plan`.
 
     plan_tables.py gpus VLMTRAIN           usual GPU sizes and numbers of images, next to a rule of thumb
     plan_tables.py presets VLMTRAIN        every preset on the usual GPU sizes: micro-batch × accumulation for a global batch of 16;

@@ -3,7 +3,7 @@
 
     checkout_size.py CHECKOUT
 
-A GPU machine accepts 64 MiB for the checkout and the built programs together (docs/testing.md). Exit code 77: no git.
+A GPU machine accepts 64 MiB for the checkout and the built programs together (docs/contributing/testing.md). Exit code 77: no git.
 """
 import collections
 import json

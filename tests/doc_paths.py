@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that every file that README.md and docs/*.md mention, in backticks or as a link, exists.
+"""Checks that every file that README.md and docs/**/*.md mention, in backticks or as a link, exists.
 
     doc_paths.py CHECKOUT
 """
@@ -12,7 +12,7 @@ NAMED = re.compile(r"`((?:src|include|tests|docs|scripts|bench|configs|cmake|pac
 
 def missing(root: pathlib.Path) -> list[str]:
     result = []
-    for document in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+    for document in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
         for in_backticks, linked in NAMED.findall(document.read_text()):
             path = root / in_backticks if in_backticks else document.parent / linked
             if not path.exists():

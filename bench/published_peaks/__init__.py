@@ -9,5 +9,5 @@ SOURCES = [
     "vit_finetuning",
 ]
 
-# The virtual GPU's libraries that a process preloads (docs/virtual-gpu.md).
+# The virtual GPU's libraries that a process preloads (docs/explanation/virtual-gpu.md).
 STAND_INS = ["libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libnvidia-ml.so.1"]

@@ -54,7 +54,7 @@ def check_torch(folder):
     if match is None or match[1].split("+")[0] != TORCH:
         refuse(f"{folder} is torch {match[1] if match else 'of an unknown version'}; this wheel was built for {TORCH}: {SUGGESTION}")
     if not os.path.isfile(os.path.join(folder, "lib", "libtorch_cpu.so")):
-        refuse(f"{folder} has no lib/libtorch_cpu.so; install it anew: {SUGGESTION} --force-reinstall")
+        refuse(f"{folder} has no lib/libtorch_cpu.so; reinstall it: {SUGGESTION} --force-reinstall")
 
 
 def library_path(folder):

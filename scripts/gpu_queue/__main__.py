@@ -1,4 +1,4 @@
-"""Runs the measurements that need a GPU, those that are missing or stale first. docs/gpu-queue.md
+"""Runs the measurements that need a GPU, those that are missing or stale first. docs/contributing/gpu-queue.md
 
     scripts/gpu_queue.sh list                        entries, their state and seconds; names: their names alone
     scripts/gpu_queue.sh pack [ENTRY …]              here: reduces the checkout, prepares gpu-queue/call-N, prints sizes and calls

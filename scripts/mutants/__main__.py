@@ -1,10 +1,10 @@
-"""Measures how many injected faults the tests of train, planner and engine detect (docs/mutants.md).
+"""Measures how many injected faults the tests of train, planner and engine detect (docs/contributing/testing.md).
 
     python3 -m venv build/mutants-venv && build/mutants-venv/bin/pip install clang==14.0
     PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants make      samples and builds the mutants
     PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants run       runs the tests that reach them
     PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants run --survivors    runs only undetected ones
-    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants report    prints the tables of docs/mutants.md
+    PYTHONPATH=scripts build/mutants-venv/bin/python -m mutants report    prints the tables of docs/contributing/testing.md
 
 All files are in build/mutants. clang's Python package must have the version of the installed libclang.
 """

@@ -9,7 +9,7 @@ BUILD = ("CMakeLists.txt", "CMakePresets.json", "cmake", "parts.txt")
 CODE = (*BUILD, "include", "src")
 FUZZ_SECONDS = 300
 TIDY_FILES = 8  # of a step of clang-tidy, as many as a batch of the build has
-LEAST_MUTANTS_CAUGHT = 85  # percent; docs/mutants.md has the score
+LEAST_MUTANTS_CAUGHT = 85  # percent; docs/contributing/testing.md has the score
 
 # Options of the sanitizers: some tests request huge allocations, LibTorch leaks, the virtual GPU is preloaded.
 ASAN = {

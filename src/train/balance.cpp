@@ -169,7 +169,7 @@ void check_task_options(const engine::BatchAndTaskOptions& options, const data::
   }
   if (tasks.num_tasks() > 1) return;
   const std::string task_name_suffix = tasks.names().empty() ? "" : fmt::format(", {}", tasks.names().front());
-  constexpr const char* kAdvice = "; name tasks in its records (docs/tasks.md)";
+  constexpr const char* kAdvice = "; name tasks in its records (docs/how-to/several-tasks.md)";
   if (options.task_weighting != engine::TaskWeighting::kNone) {
     throw usage_error("{}: {} has only one task{}{}, or set it to none", keys::training::kTaskWeighting,
                       keys::data::kTrain, task_name_suffix, kAdvice);

@@ -110,9 +110,10 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The files that a run writes into output.dir.
-constexpr std::array kRunFileNames{"config.yaml",       "epochs.jsonl", "data_check.jsonl", "environment.json",
-                                   "events.jsonl",      "ledger.json",  "metrics.jsonl",    "plan.json",
-                                   "predictions.jsonl", "report.html",  "run.lock",         "samples.jsonl"};
+constexpr std::array kRunFileNames{"config.yaml",      "epochs.jsonl", "data_check.jsonl",  "environment.json",
+                                   "eval_check.jsonl", "events.jsonl", "held_out.json",     "ledger.json",
+                                   "metrics.jsonl",    "plan.json",    "predictions.jsonl", "report.html",
+                                   "run.lock",         "samples.jsonl"};
 /// The folders that a run writes in output.dir, and from which it removes old files.
 constexpr std::array kRunFolderNames{"checkpoints", "tensorboard"};
 

@@ -33,7 +33,7 @@ TEST(KernelNames, UnknownNamesAreRejected) {
 }
 
 TEST(KernelNames, AreDocumented) {
-  std::ifstream file(VLMTRAIN_SOURCE_DIR "/docs/kernels.md");
+  std::ifstream file(VLMTRAIN_SOURCE_DIR "/docs/explanation/kernels.md");
   const std::string page{std::istreambuf_iterator<char>(file), {}};
   for (const Kernel kernel : list_kernels())
     EXPECT_THAT(page, testing::HasSubstr("`" + std::string(to_string(kernel)) + "`"));

@@ -196,7 +196,7 @@ add("a model that is not supported", TRAIN + " model.path=text", 4, "model_type 
 
 # The data.
 add("a folder as `data.train`", TRAIN + " data.train=images", 4, "images is a folder")
-add("a CSV as `data.train`", TRAIN + " data.train=data.csv", 4, "as in docs/data.md", prepare=file("data.csv", "image,question,answer\na.png,What?,It.\n"))
+add("a CSV as `data.train`", TRAIN + " data.train=data.csv", 4, "as in docs/reference/data-formats.md", prepare=file("data.csv", "image,question,answer\na.png,What?,It.\n"))
 add("Parquet that is cut off", TRAIN + " data.train=data.parquet", 4, "data.parquet", prepare=file("data.parquet", b"PAR1\x15\x04\x15\x10PAR1"))
 add("a pattern that matches nothing", TRAIN + " data.train=shards/*.tar", 4, "shards/*.tar matches no file")
 add("`data.train` that is not there", TRAIN + " data.train=data/train.json", 4, "cannot read data/train.json", "check the path")

@@ -1,7 +1,7 @@
 """Makes a newcomer's mistakes, one command each, and holds what vlmtrain answers to what helps.
 
     python3 tests/mistakes/run.py build/release/vlmtrain build/release/tests/e2e_tests             # exit 1 where an answer is not as expected
-    python3 tests/mistakes/run.py build/release/vlmtrain build/release/tests/e2e_tests --table     # and writes docs/mistakes.md
+    python3 tests/mistakes/run.py build/release/vlmtrain build/release/tests/e2e_tests --table     # and writes docs/how-to/troubleshooting.md
 
 Each mistake of mistakes.py says which exit code is right and which words the answer has to have. Commands run in forked copies of
 the second program, which has LibTorch loaded; a mistake with starts_program starts the first. The standard library only.
@@ -158,7 +158,7 @@ def main():
     print(f"{len(mistakes)} mistakes, {len(mistakes) - failed} answered as expected")
     if arguments.table:
         rows = [row(i, mistake, *got) for i, (mistake, got) in enumerate(zip(mistakes, answers), 1)]
-        Path(__file__).parents[2].joinpath("docs/mistakes.md").write_text(HEAD + "\n".join(rows) + "\n")
+        Path(__file__).parents[2].joinpath("docs/how-to/troubleshooting.md").write_text(HEAD + "\n".join(rows) + "\n")
     return 1 if failed else 0
 
 

@@ -33,7 +33,7 @@ struct TrainingMode {
 };
 
 /// Capabilities of each family, tested on a small random model without a reference. Each test is a
-/// column of the table in docs/models.md.
+/// column of the table in docs/reference/models.md.
 class FamilyCapabilities : public testing::TestWithParam<std::string> {
  protected:
   static TrainingMode make_lora_mode(Quantization quantization = Quantization::kNone) {
@@ -209,7 +209,7 @@ TEST_P(FamilyCapabilities, MergedCheckpointEqualsAdaptedModel) {
 
 TEST_P(FamilyCapabilities, EachImageChangesTheLoss) {
   if (!preset_.takes_media()) GTEST_SKIP() << "the family has no vision tower";
-  record_capability(preset_.checkpoint(), "several pictures");
+  record_capability(preset_.checkpoint(), "several images");
   const io::Record& original = record("several");
   ASSERT_EQ(original.images.size(), 2U);
   io::Record swapped = original, first_repeated = original, second_repeated = original;

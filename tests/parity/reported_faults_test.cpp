@@ -19,7 +19,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 /// Faults of vision-language models reported by users of other trainers, tested for each family.
-/// docs/soundness.md lists the other tests that stem from such reports.
+/// docs/explanation/guarantees.md lists the other tests that stem from such reports.
 class ReportedFaults : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {

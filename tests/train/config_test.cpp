@@ -25,8 +25,8 @@ std::string read_text(const fs::path& path) {
 
 TEST(ConfigTest, TheDocumentationIsCurrent) {
   Config config;
-  EXPECT_EQ(declare_options(config).to_markdown(), read_text(kSource / "docs/config.md"))
-      << "write it again: vlmtrain options --markdown > docs/config.md";
+  EXPECT_EQ(declare_options(config).to_markdown(), read_text(kSource / "docs/reference/config.md"))
+      << "write it again: vlmtrain options --markdown > docs/reference/config.md";
 }
 
 TEST(ConfigTest, EveryShippedConfigurationIsValid) {

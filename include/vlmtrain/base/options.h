@@ -52,7 +52,7 @@ ValueCheck<AutoOr<T>> allow_auto(const ValueCheck<T>& check) {
           [check](const AutoOr<T>& value) { return !value || check.is_satisfied(*value); }};
 }
 
-/// Whether a run may resume with a changed value of an option (docs/resuming.md).
+/// Whether a run may resume with a changed value of an option (docs/how-to/resume.md).
 enum class ResumeRule : uint8_t {
   kFree,         ///< always: results do not depend on the value, or only by rounding
   kIfRequested,  ///< with training.resume=changed
@@ -174,7 +174,7 @@ class OptionTable {
   std::string format_value(std::string_view key) const;
   /// Returns all values as YAML in the order of declaration. read() accepts the result.
   std::string to_yaml() const;
-  /// Returns the text of docs/config.md: one table per described section, and one of the hints.
+  /// Returns the text of docs/reference/config.md: one table per described section, and one of the hints.
   std::string to_markdown() const;
 
  private:

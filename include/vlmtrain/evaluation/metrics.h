@@ -14,7 +14,7 @@ namespace vlmtrain::evaluation {
 
 /// The metrics of eval.metrics, which compare a generated answer with the expected one. Adding a
 /// metric: a value here, its name in get_metric_names(), and its function in kMetricFunctions
-/// (metrics.cpp). docs/evaluation.md defines them.
+/// (metrics.cpp). docs/how-to/evaluate.md defines them.
 enum class Metric : uint8_t {
   kAnls,
   kCer,

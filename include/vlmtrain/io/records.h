@@ -170,7 +170,7 @@ struct RowGroupMemoryStats {
   int64_t cached_bytes = 0;                       ///< size of the currently cached row groups
 
   /// Returns the bytes that further reading may allocate: the remainder of `max_cached_bytes`, and
-  /// the largest row group once more while it is read (docs/data.md).
+  /// the largest row group once more while it is read (docs/reference/data-formats.md).
   int64_t compute_max_additional_bytes() const;
 };
 

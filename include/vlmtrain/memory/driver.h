@@ -43,7 +43,7 @@ std::string explain_missing_kernel_code(const VisibleGpu& gpu);
 /// The result of probing the driver.
 struct DriverProbeResult {
   DriverState state = DriverState::kAbsent;
-  /// Short fixed name of the result, listed in docs/doctor.md: "no driver", "too old", "usable".
+  /// Short fixed name of the result, listed in docs/how-to/check-a-machine.md: "no driver", "too old", "usable".
   std::string name = "no driver";
   /// Clause for messages: why the driver is not usable, and what to do. Empty for kUsable, and for
   /// kAbsent if no driver is installed.

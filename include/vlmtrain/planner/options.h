@@ -35,7 +35,7 @@ struct RecomputeOption {
   models::RecomputeBlockCounts resolve_block_counts(const models::RecomputeBlockCounts& total_block_counts) const;
 };
 
-/// The section `memory` of the configuration (docs/config.md). The planner chooses the values that
+/// The section `memory` of the configuration (docs/reference/config.md). The planner chooses the values that
 /// are `auto`.
 struct MemoryOptions {
   AutoOr<double> limit_gb;  ///< limit of the process, in 10⁹ bytes

@@ -13,7 +13,7 @@
 
 namespace vlmtrain::planner {
 
-/// The virtual GPU of a process (docs/virtual-gpu.md).
+/// The virtual GPU of a process (docs/explanation/virtual-gpu.md).
 struct VirtualGpu {
   std::string gpu = "h100";             ///< name in memory/gpu_table.h
   std::optional<int64_t> memory_bytes;  ///< actual memory size; nullopt: the size in the table

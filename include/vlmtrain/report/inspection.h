@@ -157,7 +157,7 @@ struct Inspection {
   /// Returns the number of samples that repeat an earlier one.
   int64_t count_duplicate_samples() const;
 
-  /// Returns the content of `inspect --json` (docs/inspect.md), without pixels.
+  /// Returns the content of `inspect --json` (docs/how-to/preview-data.md), without pixels.
   nlohmann::ordered_json to_json() const;
 };
 

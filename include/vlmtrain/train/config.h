@@ -48,7 +48,7 @@ const char* to_string(BestMetric metric);
 /// Returns the metric for reports, with its direction.
 report::BestMetric make_report_metric(BestMetric metric);
 
-// The structs below hold the keys of a configuration. docs/config.md, which is generated from
+// The structs below hold the keys of a configuration. docs/reference/config.md, which is generated from
 // declare_options(), describes each key and its allowed values. Defaults are the initial values
 // here.
 
@@ -94,7 +94,7 @@ enum class ScheduleOrigin {
   kLastChange,  ///< the last step at which training.resume=changed changed the schedule
 };
 
-/// The keys of section `training` for evaluations on data.eval during a run (docs/evaluation.md).
+/// The keys of section `training` for evaluations on data.eval during a run (docs/how-to/evaluate.md).
 /// An AutoOr without a value stands for `auto`.
 struct EvaluationOptions {
   AutoOr<int64_t> steps = 0;           ///< steps between evaluations; auto: only at the ends of epochs; 0: none

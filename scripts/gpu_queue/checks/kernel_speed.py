@@ -27,7 +27,7 @@ SLOWER = 0.85
 
 
 def virtual_environment(bench):
-    """Returns the variables that put a program on the virtual GPU (docs/virtual-gpu.md)."""
+    """Returns the variables that put a program on the virtual GPU (docs/explanation/virtual-gpu.md)."""
     folder = bench.portable.resolve() / "vgpu"
     names = ("libcuda.so.1", "libcudart.so.13", "libcublasLt.so.13", "libcublas.so.13", "libnvidia-ml.so.1")
     return {"LD_PRELOAD": ":".join(str(folder / name) for name in names), "VLMTRAIN_VGPU_NAME": bench.device.partition(":")[2]}

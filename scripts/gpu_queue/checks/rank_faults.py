@@ -11,7 +11,7 @@ from checks.rank_processes import Ranks
 from checks.rank_values import with_mixed_data
 
 WATCH = "src/distributed/rank_monitor.cpp and exit_with_failure() in src/train/run/rank_group.cpp; the ranks' logs are in {}"
-# The limits of docs/several-ranks.md, and some seconds for the driver to release the GPU.
+# The limits of docs/how-to/several-gpus.md, and some seconds for the driver to release the GPU.
 SECONDS_TO_START, SECONDS_TO_END, SECONDS_TO_SAVE = 60, 30, 60
 STEPS_BEFORE = 4
 

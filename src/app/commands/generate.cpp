@@ -232,7 +232,8 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   check_prompt_length(arguments, record, *processor, processor_settings.max_length);
   if (const auto keys = models::find_unapplied_generation_settings(checkpoint); !keys.empty()) {
     spdlog::info(
-        "generation_config.json: {} {} applied by transformers' generate but not here; docs/generate.md lists the "
+        "generation_config.json: {} {} applied by transformers' generate but not here; docs/how-to/generate.md lists "
+        "the "
         "supported options",
         fmt::join(keys, ", "), keys.size() == 1 ? "is" : "are");
   }

@@ -28,7 +28,7 @@ struct Finding {
 };
 
 /// The results of one examination: findings, which are printed as text, and facts, which are
-/// printed with --json (docs/doctor.md).
+/// printed with --json (docs/how-to/check-a-machine.md).
 struct Section {
   std::string name{};               ///< such as "driver"; the key of the facts in the JSON output
   std::vector<Finding> findings{};  ///< in the order of printing

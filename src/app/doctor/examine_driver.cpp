@@ -55,7 +55,7 @@ class GpuExamination {
             {"error", memory_info_.error}};
   }
 
-  /// Returns the value of the fact "case" (docs/doctor.md).
+  /// Returns the value of the fact "case" (docs/how-to/check-a-machine.md).
   std::string describe_usability() const {
     if (!memory::has_kernel_code(gpu_.architecture)) return "no code";
     if (is_memory_full()) return "no memory";

@@ -47,7 +47,7 @@ struct TrainArguments {
   int64_t nproc_per_node = 1;
 };
 
-/// LoRA rank of `--finetune lora` without lora.rank: the rank that messages and docs/lora.md
+/// LoRA rank of `--finetune lora` without lora.rank: the rank that messages and docs/how-to/lora-and-qlora.md
 /// suggest.
 inline constexpr int64_t kDefaultLoraRank = 16;
 

@@ -15,7 +15,7 @@ class App;
 namespace vlmtrain::app {
 
 /// The parser of the program's command line. Does not use LibTorch, so that help and errors need
-/// not wait until it is loaded (docs/architecture.md).
+/// not wait until it is loaded (docs/contributing/architecture.md).
 class CommandLine {
  public:
   CommandLine();

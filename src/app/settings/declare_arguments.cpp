@@ -76,7 +76,7 @@ void add_config_key_flag(CLI::App& command, PlanArguments& arguments, const char
 }  // namespace
 
 void declare_arguments(CLI::App& command, TrainArguments& arguments) {
-  command.add_option("--config", arguments.config, "YAML file (docs/config.md)")->required();
+  command.add_option("--config", arguments.config, "YAML file (docs/reference/config.md)")->required();
   command.add_option("overrides", arguments.overrides,
                      fmt::format("key=value, such as {}=100", keys::training::kMaxSteps));
   command
@@ -94,7 +94,9 @@ void declare_arguments(CLI::App& command, TrainArguments& arguments) {
 
 void declare_arguments(CLI::App& command, PlanArguments& arguments) {
   command.add_option("--gpu-gb", arguments.gpu_gigabytes, "memory of the GPU in GB, as vendors state it")->take_last();
-  command.add_option("--gpu", arguments.gpu, "or the name of the GPU, such as rtx4090 or a100-40 (docs/planner.md)")
+  command
+      .add_option("--gpu", arguments.gpu,
+                  "or the name of the GPU, such as rtx4090 or a100-40 (docs/explanation/planning.md)")
       ->take_last();
   command.add_option("--config", arguments.config,
                      fmt::format("YAML file; plans for the samples of its {}", keys::data::kTrain));
@@ -126,7 +128,7 @@ void declare_arguments(CLI::App& command, PlanArguments& arguments) {
                      fmt::format("tokenizer.json for a preset, to tokenize the samples of {}", keys::data::kTrain));
   command
       .add_option("--world-size", arguments.world_size,
-                  "number of ranks that share a global batch, each with a GPU (docs/several-ranks.md)")
+                  "number of ranks that share a global batch, each with a GPU (docs/how-to/several-gpus.md)")
       ->check(CLI::Range(int64_t{1}, distributed::kMaxWorldSize))
       ->capture_default_str();
   command.add_option("--nodes", arguments.num_nodes, "number of nodes, each with the same number of ranks")
@@ -284,9 +286,10 @@ void declare_arguments(CLI::App& command, GenerateArguments& arguments) {
       ->check(CLI::ExistingFile);
   command.add_option("--record", arguments.record, "id of the record, or its position from 1 [the first record]");
   command
-      .add_option("--chat-template", arguments.chat_template,
-                  fmt::format("auto: the template of the checkpoint; otherwise as {} (docs/chat-templates.md)",
-                              keys::data::kChatTemplate))
+      .add_option(
+          "--chat-template", arguments.chat_template,
+          fmt::format("auto: the template of the checkpoint; otherwise as {} (docs/reference/chat-templates.md)",
+                      keys::data::kChatTemplate))
       ->capture_default_str();
   command.add_flag(
       "--show-prompt", arguments.show_prompt,
@@ -334,7 +337,7 @@ void declare_arguments(CLI::App& command, GenerateArguments& arguments) {
 void declare_arguments(CLI::App& command, MergeArguments& arguments) {
   command
       .add_option("--adapter", arguments.adapter,
-                  "folder of a LoRA adapter in PEFT's layout, or of a run (its newest adapter)")
+                  "folder of a LoRA adapter in PEFT's layout, or of a run (its best checkpoint, else its newest)")
       ->required()
       ->check(make_non_empty_check());
   command.add_option("--out", arguments.out, "new folder for the checkpoint")
@@ -355,7 +358,7 @@ void declare_arguments(CLI::App& command, MergeArguments& arguments) {
 
 void declare_arguments(CLI::App& command, OptionsArguments& arguments) {
   command.add_flag("--markdown", arguments.markdown,
-                   "print Markdown with types, conditions and descriptions, as in docs/config.md");
+                   "print Markdown with types, conditions and descriptions, as in docs/reference/config.md");
 }
 
 void declare_arguments(CLI::App& command, ReportArguments& arguments) {

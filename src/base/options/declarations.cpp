@@ -216,7 +216,8 @@ std::string OptionTable::to_markdown() const {
       "# Configuration\n\n"
       "Written by `vlmtrain options --markdown` from the declarations in the code; a test keeps it current.\n"
       "Every key can be overridden on the command line: `vlmtrain --config train.yaml {}=10`.\n"
-      "The column `resume` shows whether a run may resume with another value (docs/resuming.md): `free`, only with "
+      "The column `resume` shows whether a run may resume with another value (docs/how-to/resume.md): `free`, only "
+      "with "
       "`{}=changed`, or `never`.\n",
       keys::training::kMaxSteps, keys::training::kResume);
   for (const auto& [section, doc] : declarations_->sections) {

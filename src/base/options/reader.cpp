@@ -195,7 +195,7 @@ void SourceReader::read_file(const std::string& text, const std::string& file) {
     if (root.IsMap()) {
       set_options(root, "", file);
     } else if (!root.IsNull()) {
-      errors_.push_back(fmt::format("{}: must contain sections of keys; see docs/config.md", file));
+      errors_.push_back(fmt::format("{}: must contain sections of keys; see docs/reference/config.md", file));
     }
   } catch (const YAML::DeepRecursion& error) {
     throw usage_error("{}:{}: lists and sections are nested too deeply; a configuration has sections of keys", file,

@@ -115,7 +115,8 @@ void declare_options(OptionTable& table, BoxOptions& options) {
        {"normalized_1", BoxInput::kNormalized1},
        {"normalized_1000", BoxInput::kNormalized1000}},
       {.doc = "Unit of coordinates in the texts of turns, which are rewritten for the model as the image is resized, "
-              "padded and cropped (docs/data.md). none: texts are not searched for coordinates. absolute: pixels of "
+              "padded and cropped (docs/reference/data-formats.md). none: texts are not searched for coordinates. "
+              "absolute: pixels of "
               "the image. normalized_1: 0 to 1. normalized_1000: 0 to 1000. Also the unit of boxes under `objects` "
               "without a `bbox_type`, which are in pixels with none.",
        .resume = ResumeRule::kIfRequested});
@@ -135,7 +136,8 @@ void declare_options(OptionTable& table, BoxOptions& options) {
        {"normalized_1000", BoxOutput::kNormalized1000},
        {"location_tokens", BoxOutput::kLocationTokens}},
       {.doc = "How coordinates are written for the model. model: as in the training data of the model family "
-              "(docs/data.md). unchanged: the numbers of the data. absolute: pixels of the resized image. "
+              "(docs/reference/data-formats.md). unchanged: the numbers of the data. absolute: pixels of the resized "
+              "image. "
               "normalized_1: 0 to 1. normalized_1000: 0 to 1000. location_tokens: `<loc0000>` to `<loc1023>`.",
        .resume = ResumeRule::kIfRequested,
        .hints = {{.names = {"norm_bbox"}, .text = "data.boxes.out: the format of the model family by default"}}});
@@ -155,7 +157,7 @@ void declare_options(OptionTable& table, VolumeOptions& options) {
       keys::data::kVolumeAs, options.input_form,
       {{"volume", VolumeInputForm::kVolume}, {"slices", VolumeInputForm::kSlices}},
       {.doc = "How a model receives a scan (NIfTI). volume: as a volume, for families that take volumes. slices: as "
-              "several images at its placeholder, for families that take several images (docs/volumes.md).",
+              "several images at its placeholder, for families that take several images (docs/how-to/volumes.md).",
        .resume = ResumeRule::kIfRequested});
   add_axes_option<int64_t>(
       table, keys::data::kVolumeSize, options.size, [](int64_t side) { return side >= 8 && side <= kMaxVoxelsPerAxis; },

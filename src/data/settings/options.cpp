@@ -104,7 +104,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
               "share of "
               "the drawn samples, whatever its size. `repeat` instead sets how often an epoch goes through the source. "
               "`task` "
-              "applies to all samples of the source (docs/data.md).",
+              "applies to all samples of the source (docs/reference/data-formats.md).",
        .resume = ResumeRule::kIfRequested,
        .hints = {{.names = {"dataset", "datasets", "dataset_name", "dataset_path", "train_file", "train_data",
                             "data_path", "data_file", "dataset_use", "train_dataset", "path_or_dataset", "meta_path",
@@ -116,7 +116,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
       {.doc = "Shares of the tasks among the drawn samples, such as `{vqa: 0.75, caption: 0.25}` or `[vqa=0.75, "
               "caption=0.25]`; or a schedule, `[{step: 0, shares: {vqa: 1, caption: 0}}, {step: 500, shares: {vqa: 1, "
               "caption: "
-              "1}}]`. Empty: tasks occur as often as in the data set (docs/data.md).",
+              "1}}]`. Empty: tasks occur as often as in the data set (docs/reference/data-formats.md).",
        .resume = ResumeRule::kIfRequested});
   table.add_enum(
       keys::data::kCurriculum, options.curriculum,
@@ -135,17 +135,17 @@ void declare_options(OptionTable& table, DataOptions& options) {
              .text = "data.eval: a data set, or a share of the training data such as 0.05"},
             {.names = {"eval_dataset", "val_dataset", "validation_file", "eval_file", "val_data", "test_datasets"}}}},
       make_share_or_path_check());
-  table.add(
-      keys::data::kColumns, options.columns,
-      {.doc =
-           "Names of the fields or columns in the data, if they differ from docs/data.md: `{question: prompt, answer: "
-           "label, image: photo}`. One entry can be set alone: `data.columns.answer=label`.",
-       .resume = ResumeRule::kIfRequested},
-      make_columns_check());
+  table.add(keys::data::kColumns, options.columns,
+            {.doc = "Names of the fields or columns in the data, if they differ from docs/reference/data-formats.md: "
+                    "`{question: prompt, answer: "
+                    "label, image: photo}`. One entry can be set alone: `data.columns.answer=label`.",
+             .resume = ResumeRule::kIfRequested},
+            make_columns_check());
   table.add(
       keys::data::kIgnoreKeys, options.ignore_keys,
       {.doc = "Keys that are removed from records, turns and content blocks before a record is read, such as `[weight, "
-              "tools]`. For data sets with keys that change training and are not supported (docs/data.md).",
+              "tools]`. For data sets with keys that change training and are not supported "
+              "(docs/reference/data-formats.md).",
        .resume = ResumeRule::kFree});
   table.add(keys::data::kImageRoot, options.image_root,
             {.doc = "Folder for relative paths of images and videos. Empty: the folder of the data file.",
@@ -171,15 +171,16 @@ void declare_options(OptionTable& table, DataOptions& options) {
   table.add_enum(
       keys::data::kOnTooLong, options.on_too_long,
       {{"shrink", LongSamplePolicy::kShrink}, {"drop", LongSamplePolicy::kDrop}, {"fail", LongSamplePolicy::kFail}},
-      {.doc =
-           "Handling of samples with more than data.max_length tokens. shrink: images, then video frames, are "
-           "downscaled "
-           "until the sample fits, to a minimum size (docs/data.md). A sample that still does not fit is a bad sample. "
-           "drop: the sample is dropped and counted, whatever data.on_bad_sample is. fail: it is a bad sample.",
+      {.doc = "Handling of samples with more than data.max_length tokens. shrink: images, then video frames, are "
+              "downscaled "
+              "until the sample fits, to a minimum size (docs/reference/data-formats.md). A sample that still does not "
+              "fit is a bad sample. "
+              "drop: the sample is dropped and counted, whatever data.on_bad_sample is. fail: it is a bad sample.",
        .resume = ResumeRule::kFree});
   table.add(
       keys::data::kTextWindowTokens, options.text_window_tokens,
-      {.doc = "Maximum number of tokens per window of a text without images (`text` records, docs/data.md). A longer "
+      {.doc = "Maximum number of tokens per window of a text without images (`text` records, "
+              "docs/reference/data-formats.md). A longer "
               "text is split into windows, each a sample of its own. Each token of a text is learned once, also where "
               "windows meet. auto: texts are not split, and `data.on_too_long` applies to long ones.",
        .resume = ResumeRule::kIfRequested,
@@ -188,7 +189,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
   table.add_enum(
       keys::data::kTrainOn, options.train_on, {{"all", TrainedAnswers::kAll}, {"last", TrainedAnswers::kLast}},
       {.doc = "Answers of a conversation that are in the loss. all: all answers. last: only the last one. Answers "
-              "that a record excludes (`loss: false`, docs/data.md) are in neither.",
+              "that a record excludes (`loss: false`, docs/reference/data-formats.md) are in neither.",
        .resume = ResumeRule::kIfRequested,
        .hints = {{.names = {"assistant_only_loss", "completion_only_loss", "train_on_inputs", "train_on_prompt",
                             "mask_history"},
@@ -197,7 +198,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
       keys::data::kPacking, options.packing,
       {.doc = "If true, samples are combined into packs of up to `data.pack_max_tokens` tokens, and "
               "training.global_batch_size counts packs. If false, samples are also concatenated without padding; packs "
-              "give steps an equal number of tokens (docs/data.md).",
+              "give steps an equal number of tokens (docs/reference/data-formats.md).",
        .resume = ResumeRule::kIfRequested});
   table.add(keys::data::kPackMaxTokens, options.pack_max_tokens,
             {.doc = "Maximum number of tokens per pack, image tokens included. A sample with more is a bad sample.",
@@ -265,26 +266,28 @@ void declare_options(OptionTable& table, DataOptions& options) {
        .hints = {{.names = {"max_frames", "video_maxlen", "nframes", "num_frames", "fps_max_frames", "video_max_len"},
                   .text = "data.video_max_frames; for volumes data.volume.max_frames"}}},
       at_least<int64_t>(2));
-  table.add_enum(
-      keys::data::kVideoLayout, options.video_layout,
-      {{"released", VideoTokenLayout::kReleasedCode}, {"transformers5", VideoTokenLayout::kTransformers5}},
-      {.doc = "Token layout of videos in Qwen models (docs/models.md). released: as in the code that was released "
-              "with the checkpoints, which vLLM also uses. transformers5: as in transformers 5.3 and later.",
-       .resume = ResumeRule::kIfRequested});
+  table.add_enum(keys::data::kVideoLayout, options.video_layout,
+                 {{"released", VideoTokenLayout::kReleasedCode}, {"transformers5", VideoTokenLayout::kTransformers5}},
+                 {.doc = "Token layout of videos in Qwen models (docs/reference/models.md). released: as in the code "
+                         "that was released "
+                         "with the checkpoints, which vLLM also uses. transformers5: as in transformers 5.3 and later.",
+                  .resume = ResumeRule::kIfRequested});
   declare_options(table, options.volume);
   declare_options(table, options.boxes);
   table.add_enum(
       keys::data::kOnBadSample, options.on_bad_sample,
       {{"fail", BadSamplePolicy::kFail}, {"skip", BadSamplePolicy::kSkip}},
       {.doc = "Handling of samples that cannot be used. fail: stop and report the sample. skip: continue without it "
-              "and count it in ledger.json. The next sample in the order takes its place (docs/data.md).",
+              "and count it in ledger.json. The next sample in the order takes its place "
+              "(docs/reference/data-formats.md).",
        .resume = ResumeRule::kFree});
   table.add(
       keys::data::kCheckAtStart, options.check_at_start,
       {.doc =
            "If true, every sample of `data.train` is checked before the first step: records, paths, headers of images "
            "and videos, lengths. false: for storage on which opening each file is slow. Bad samples are then found "
-           "when they are read, and the plan is based on 512 samples spread over the data set (docs/data.md).",
+           "when they are read, and the plan is based on 512 samples spread over the data set "
+           "(docs/reference/data-formats.md).",
        .resume = ResumeRule::kFree});
   table.add(keys::data::kNumWorkers, options.num_workers,
             {.doc = "Number of threads that decode and tokenize ahead of the training step.",
@@ -296,7 +299,8 @@ void declare_options(OptionTable& table, DataOptions& options) {
   table.add(
       keys::data::kChatTemplate, options.chat_template,
       {.doc =
-           "Template that turns a conversation into text (docs/chat-templates.md). auto: the checkpoint's own, or its "
+           "Template that turns a conversation into text (docs/reference/chat-templates.md). auto: the checkpoint's "
+           "own, or its "
            "family's if it has none. Otherwise the name of a template of the checkpoint or of the program, or a file "
            "that ends with `.jinja`. Saved checkpoints then contain that template.",
        .resume = ResumeRule::kIfRequested,

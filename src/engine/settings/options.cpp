@@ -50,7 +50,7 @@ void declare_options(OptionTable& table, BatchAndTaskOptions& options) {
   table.add(
       keys::training::kGlobalBatchTokens, options.global_batch_tokens,
       {.doc = "Approximate number of tokens per step, image tokens included, with at most `training.global_batch_size` "
-              "samples (docs/tasks.md). Requires `training.max_steps`. auto: off, a step takes exactly "
+              "samples (docs/how-to/several-tasks.md). Requires `training.max_steps`. auto: off, a step takes exactly "
               "`training.global_batch_size` samples.",
        .resume = ResumeRule::kIfRequested,
        .unit = "tokens"},
@@ -72,7 +72,8 @@ void declare_options(OptionTable& table, BatchAndTaskOptions& options) {
        {"fixed", TaskWeighting::kFixed},
        {"inverse_size", TaskWeighting::kInverseSize},
        {"gradnorm", TaskWeighting::kGradNorm}},
-      {.doc = "Weights of the tasks in the loss (docs/tasks.md). fixed: `training.task_weights`. inverse_size: 1 / "
+      {.doc = "Weights of the tasks in the loss (docs/how-to/several-tasks.md). fixed: `training.task_weights`. "
+              "inverse_size: 1 / "
               "number of samples of the task in `data.train`. gradnorm: GradNorm adapts them during training.",
        .resume = ResumeRule::kIfRequested});
   table.add(

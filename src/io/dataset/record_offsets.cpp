@@ -191,12 +191,14 @@ class JsonRecordScanner {
     throw_if_lfs_pointer(source_, text_);
     if (has_utf16_byte_order_mark(text_)) throw data_error("{} {}", source_, kUtf16ErrorSuffix);
     if (const auto format = describe_unsupported_format(text_); !format.empty()) {
-      throw data_error("{} is {}; JSON arrays, JSON Lines, Parquet and WebDataset tars are supported (docs/data.md)",
-                       source_, format);
+      throw data_error(
+          "{} is {}; JSON arrays, JSON Lines, Parquet and WebDataset tars are supported "
+          "(docs/reference/data-formats.md)",
+          source_, format);
     }
     throw data_error(
         "{} is neither a JSON array nor JSON Lines: it begins with neither [ nor {{; convert tables (CSV) to records "
-        "as in docs/data.md",
+        "as in docs/reference/data-formats.md",
         source_);
   }
 

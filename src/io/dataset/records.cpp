@@ -141,7 +141,8 @@ std::vector<fs::path> expand_pattern(const fs::path& pattern) {
     return fs::is_directory(file, error);
   });
   if (files.empty()) {
-    throw data_error("{} matches no file; * matches any part of a name, but no slash (docs/data.md)", pattern.string());
+    throw data_error("{} matches no file; * matches any part of a name, but no slash (docs/reference/data-formats.md)",
+                     pattern.string());
   }
   return files;
 }
@@ -193,7 +194,7 @@ std::vector<fs::path> find_shards(const fs::path& folder) {
 }
 
 /// Returns the cache of all data sets of the process, so that training and evaluation share one
-/// bound. The bound is a choice (docs/data.md), not measured: with a smaller one, large row groups
+/// bound. The bound is a choice (docs/reference/data-formats.md), not measured: with a smaller one, large row groups
 /// are read again more often; a larger one takes host memory from the run.
 std::shared_ptr<RowGroupCache> get_row_group_cache() {
   constexpr int64_t kMaxCacheBytes = int64_t{256} << 20;

@@ -68,7 +68,8 @@ class FileGroups {
     const auto unused_group = std::ranges::find(groups_, false, &FileGroup::forms_record);
     if (unused_group != groups_.end()) {
       spdlog::warn(
-          "{}: its file {} and the files of {} more keys do not belong to a record and are ignored (docs/data.md)",
+          "{}: its file {} and the files of {} more keys do not belong to a record and are ignored "
+          "(docs/reference/data-formats.md)",
           tar.string(), make_excerpt(unused_group->key + "." + unused_group->files.front().extension),
           std::ranges::count(groups_, false, &FileGroup::forms_record) - 1);
     }

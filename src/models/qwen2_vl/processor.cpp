@@ -19,7 +19,7 @@ namespace {
 /// Returns the range for images or frames whose processor has a minimum of `min_pixels` pixels.
 ShrinkRange make_shrink_range(int64_t min_pixels, const VisionConfig& vision) {
   // 64 tokens of 28 x 28 pixels have 224 x 224 pixels, the input size of the first CLIP models.
-  // Chosen without measurement (docs/data.md).
+  // Chosen without measurement (docs/reference/data-formats.md).
   constexpr int64_t kMinImageTokens = 64;
   const int64_t side = vision.pixels_per_token_side(), token_pixels = side * side;
   return {.min_pixels = std::max(kMinImageTokens, (min_pixels + token_pixels - 1) / token_pixels) * token_pixels,

@@ -50,7 +50,7 @@ std::unique_ptr<TemporaryCopies> make_promoted_copies(const at::Tensor& a, const
 std::unique_ptr<TemporaryCopies> make_packed_copies(const at::Tensor& a, const at::Tensor& b) {
   const int64_t count = get_num_packed_operands(a.scalar_type());
   if (a.scalar_type() == at::kFloat || count == 0)
-    return nullptr;  // MKL computes fp32; its memory is in HostMemoryLimit::library_bytes
+    return nullptr;  // MKL computes fp32; its memory is in MemoryLimit::library_bytes
   auto temporary_copies = std::make_unique<TemporaryCopies>();
   temporary_copies->copies.push_back(at::empty(b.sizes(), b.options()));
   if (count > 1) temporary_copies->copies.push_back(at::empty(a.sizes(), a.options()));

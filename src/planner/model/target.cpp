@@ -257,7 +257,7 @@ constexpr int64_t kNumNcclChannels = 16;
 constexpr int64_t kNumRingPeers = 2;
 
 /// Memory of oneDNN primitives, MKL buffers, stacks, and small objects of the autograd graph.
-/// Measured: docs/memory.md, "On the CPU".
+/// Measured: docs/explanation/memory.md, "On the CPU".
 constexpr int64_t kLibraryBytes = 200'000'000;
 
 constexpr double kBytesPerGigabyte = 1e9;

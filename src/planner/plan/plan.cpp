@@ -80,7 +80,7 @@ std::vector<RankStepPeaks> dry_run_largest_rank_steps(const Plan& plan, PlanEval
     request.micro_batch_splits.push_back(make_step_layout(step_config, rank_step.samples).split);
   };
   if (rank_steps.empty()) return {};
-  add(rank_steps.front());  // the first step allocates the optimizer state
+  add(rank_steps.front());  // the first step fills the allocator's cache
   int64_t num_micro_batches = 0;
   for (const auto& rank_step : rank_steps) {
     if (num_micro_batches > kMaxRankMicroBatches) break;

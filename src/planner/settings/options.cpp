@@ -48,10 +48,10 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
   const ValueCheck<double> gigabytes_check{
       fmt::format("greater than 0, at most {}", kMaxGigabytes),
       [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMaxGigabytes; }};
-  table.set_section_description(
-      "memory",
-      "Memory limit and ways to save memory. The planner sets the values that are `auto` (docs/planner.md, for the CPU "
-      "docs/memory.md). None of them changes loss or gradients beyond rounding.");
+  table.set_section_description("memory",
+                                "Memory limit and ways to save memory. The planner sets the values that are `auto` "
+                                "(docs/explanation/planning.md, for the CPU "
+                                "docs/explanation/memory.md). None of them changes loss or gradients beyond rounding.");
   table.add(
       keys::memory::kLimitGb, options.limit_gb,
       {.doc = "Maximum memory of the process in GB of 10⁹ bytes. On a GPU: GPU memory, CUDA's context included; memory "
@@ -109,7 +109,7 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
   table.add(
       keys::memory::kLookAhead, options.look_ahead,
       {.doc = "If true, on a GPU a child process dry-runs the run's own micro-batches a few steps ahead. Micro-batches "
-              "that would not fit are split before they fail (docs/memory.md).",
+              "that would not fit are split before they fail (docs/explanation/memory.md).",
        .resume = ResumeRule::kFree,
        .aliases = {"memory.twin"}});
   table.add(keys::memory::kEmptyCacheAbove, options.empty_cache_threshold,

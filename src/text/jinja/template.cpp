@@ -123,7 +123,8 @@ class TemplateParser {
                                             : fmt::format("unexpected \"{}\"; expected {}", name, expected_names));
     }
     tokens_.throw_error_at_line(
-        line, fmt::format("no statement named \"{}\"; docs/chat-templates.md lists the supported ones", name));
+        line,
+        fmt::format("no statement named \"{}\"; docs/reference/chat-templates.md lists the supported ones", name));
   }
 
   Statement parse_for_loop(int line) {

@@ -39,7 +39,7 @@ class TemplateError : public UserError {
 };
 
 /// A chat template in the subset of Jinja2 that checkpoints use, configured as in `transformers`
-/// (docs/chat-templates.md). Immutable and thread-safe.
+/// (docs/reference/chat-templates.md). Immutable and thread-safe.
 class Template {
  public:
   /// Parses `source`. `source_name` is FILE in messages. Throws UserError (bad data) "FILE:LINE: …"

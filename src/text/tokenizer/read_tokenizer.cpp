@@ -116,8 +116,8 @@ void warn_about_unread_keys(const nlohmann::json& config, const std::string& sou
     return key.ends_with("_token") || config[key] == false || config[key] == 0;
   });
   if (unread_keys.empty()) return;
-  warn_once(fmt::format("{}: {} {} ignored; compare the tokens with transformers' (docs/chat-templates.md)", source,
-                        fmt::join(unread_keys, ", "), unread_keys.size() == 1 ? "is" : "are"));
+  warn_once(fmt::format("{}: {} {} ignored; compare the tokens with transformers' (docs/reference/chat-templates.md)",
+                        source, fmt::join(unread_keys, ", "), unread_keys.size() == 1 ? "is" : "are"));
 }
 
 /// Returns whether the tokenizer adds a space before a text.

@@ -333,9 +333,9 @@ void check_setting_changes(const std::vector<SettingChange>& changes, ResumePoli
   if (changes.empty() || (resume_policy == ResumePolicy::kChanged && never_allowed_keys.empty())) return;
   const std::string suggestion =
       never_allowed_keys.empty()
-          ? fmt::format("{}=changed resumes with the new settings (docs/resuming.md)", keys::training::kResume)
-          : fmt::format("{} cannot change within a run (docs/resuming.md); {}", fmt::join(never_allowed_keys, ", "),
-                        format_new_run_advice(checkpoint));
+          ? fmt::format("{}=changed resumes with the new settings (docs/how-to/resume.md)", keys::training::kResume)
+          : fmt::format("{} cannot change within a run (docs/how-to/resume.md); {}",
+                        fmt::join(never_allowed_keys, ", "), format_new_run_advice(checkpoint));
   throw usage_error("{}: was written with other settings; use those settings, or another {}:\n  {}\n{}",
                     checkpoint.string(), keys::output::kDir, fmt::join(format_setting_changes(changes), "\n  "),
                     suggestion);

@@ -197,7 +197,7 @@ void warn_if_no_media(std::string_view key, const std::string& dataset,
   if (!media_counts.is_text_only()) return;
   spdlog::warn(
       "{} {}: none of the {}{} has {}, so the model gets text only; if the records have media, set their keys in {} "
-      "(docs/data.md), and check a sample with vlmtrain inspect",
+      "(docs/reference/data-formats.md), and check a sample with vlmtrain inspect",
       key, to_printable(dataset), pluralize(media_counts.samples, "usable sample"),
       sample_index.is_complete ? "" : " that were checked", kMedia, keys::data::kColumns);
 }

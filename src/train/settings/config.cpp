@@ -180,7 +180,7 @@ OptionTable declare_options(Config& config) {
       {{"auto", ResumePolicy::kAuto}, {"changed", ResumePolicy::kChanged}, {"never", ResumePolicy::kNever}},
       {.doc = "Handling of checkpoints in output.dir. `auto`: resume from the newest one, if any; refuse if the "
               "settings would make it a different run. `changed`: resume with the changed settings, as far as they "
-              "may change (docs/resuming.md). `never`: refuse to start if a checkpoint exists.",
+              "may change (docs/how-to/resume.md). `never`: refuse to start if a checkpoint exists.",
        .resume = ResumeRule::kFree,
        .hints = {{.names = {"resume_from_checkpoint", "resume", "overwrite_output_dir", "auto_resume"},
                   .text = "training.resume: auto resumes from the newest checkpoint in output.dir, changed does so "
@@ -190,7 +190,7 @@ OptionTable declare_options(Config& config) {
       {{"start", ScheduleOrigin::kStart}, {"change", ScheduleOrigin::kLastChange}},
       {.doc = "Start of warm-up and learning rate schedule. `start`: the run's first step; they span all its steps. "
               "`change`: the step at which `training.resume: changed` last changed learning rates, schedule, steps "
-              "or data; they span the steps that remained then (docs/resuming.md).",
+              "or data; they span the steps that remained then (docs/how-to/resume.md).",
        .resume = ResumeRule::kIfRequested});
   declare_options(table, config.evaluation);
   planner::declare_options(table, config.memory);

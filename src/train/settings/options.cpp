@@ -38,7 +38,8 @@ void declare_options(OptionTable& table, ModelOptions& options) {
   table.add(
       keys::model::kAdapter, options.adapter,
       {.doc = "Folder of a LoRA adapter for `model.path` in PEFT's layout, from which training continues. Rank, alpha "
-              "and targets are those of the adapter; of the section `lora` only `lora.dropout` applies.",
+              "and targets are those of the adapter. Of the section `lora`, only `lora.dropout` and "
+              "`lora.loraplus_lr_ratio` may be set.",
        .resume = ResumeRule::kNever,
        .hints = {{.names = {"adapter_name_or_path", "adapters", "lora_model_dir", "resume_from_adapter"}}}});
   table.add(keys::model::kFreezeVisionTower, options.freeze_vision_tower,
@@ -62,7 +63,7 @@ void declare_options(OptionTable& table, ModelOptions& options) {
   table.add(
       keys::model::kFreezeMaskEncoder, options.freeze_mask_encoder,
       {.doc = "If true, the mask encoder of models that predict masks is frozen. The mask decoder is always trained, "
-              "with LoRA too (docs/masks.md).",
+              "with LoRA too (docs/how-to/masks.md).",
        .resume = ResumeRule::kIfRequested});
   table.add(
       keys::model::kAllowMissing, options.allow_missing,
@@ -82,7 +83,8 @@ void declare_options(OptionTable& table, ModelOptions& options) {
   table.add_enum(
       keys::model::kQuantization, options.quantization, nn::get_quantization_names(),
       {.doc = "With LoRA: quantization of the weights of all Linears but the output projection, in the formats of "
-              "bitsandbytes (docs/lora.md). nf4: 4 bits with double quantization, as in QLoRA. int8: 8 bits.",
+              "bitsandbytes (docs/how-to/lora-and-qlora.md). nf4: 4 bits with double quantization, as in QLoRA. int8: "
+              "8 bits.",
        .resume = ResumeRule::kIfRequested,
        .hints = {{.names = {"load_in_4bit", "bits", "quantization_bit", "quant_bits", "bnb_4bit_quant_type", "use_4bit",
                             "double_quant"},
@@ -93,7 +95,7 @@ void declare_options(OptionTable& table, ModelOptions& options) {
 void declare_options(OptionTable& table, LoraOptions& options) {
   table.set_section_description(
       "lora",
-      "Low-rank adapters for frozen weights (docs/lora.md). Checkpoints then contain only the "
+      "Low-rank adapters for frozen weights (docs/how-to/lora-and-qlora.md). Checkpoints then contain only the "
       "adapters, in PEFT's layout.");
   table.add(keys::lora::kRank, options.rank,
             {.doc = "Rank of the adapters. 0: no LoRA, the weights themselves are trained.",
@@ -189,7 +191,7 @@ void declare_options(OptionTable& table, EvaluationOptions& options) {
   table.add(
       keys::training::kEvalSteps, options.steps,
       {.doc = "Number of steps between evaluations on `data.eval`, which also run at the end of each epoch and of the "
-              "run (docs/evaluation.md). `auto`: only at these ends. 0: no evaluation.",
+              "run (docs/how-to/evaluate.md). `auto`: only at these ends. 0: no evaluation.",
        .resume = ResumeRule::kFree,
        .unit = "steps",
        .hints = {{.names = {"eval_steps", "eval_strategy", "evaluation_strategy", "do_eval", "eval_interval",
@@ -231,7 +233,7 @@ void declare_options(OptionTable& table, EvaluationOptions& options) {
        .resume = ResumeRule::kFree,
        .unit = "evaluations"},
       at_least<int64_t>(0));
-  table.set_section_description("eval", "Metrics of the answers in evaluations (docs/evaluation.md).");
+  table.set_section_description("eval", "Metrics of the answers in evaluations (docs/how-to/evaluate.md).");
   table.add_structured_option(
       keys::eval::kMetrics, "list of names", [&options] { return metrics_to_json(options.metrics.metrics); },
       [&options](const nlohmann::ordered_json& names) { return parse_metrics(names, options.metrics.metrics); },
@@ -263,7 +265,8 @@ void declare_options(OptionTable& table, OutputOptions& options) {
        {"fp16", OutputDtype::kFp16}},
       {.doc =
            "Data type of the weights in checkpoints. auto: that of each weight in the checkpoint that training started "
-           "from. Frozen weights stay bit-exact; trained ones are rounded from their fp32 values (docs/models.md).",
+           "from. Frozen weights stay bit-exact; trained ones are rounded from their fp32 values "
+           "(docs/reference/models.md).",
        .resume = ResumeRule::kFree});
   table.add(keys::output::kSaveSteps, options.save_steps,
             {.doc = "Number of steps between checkpoints; one is always written at the end. 0: only at the end.",
@@ -289,7 +292,8 @@ void declare_options(OptionTable& table, OutputOptions& options) {
       keys::output::kAsyncSave, options.async_save,
       {{"auto", AsyncSaveMode::kAuto}, {"true", AsyncSaveMode::kAlways}, {"false", AsyncSaveMode::kNever}},
       {.doc = "Whether training continues while a checkpoint is written, from copies of the trained values and the "
-              "optimizer's states in host memory. `auto`: if the copies fit (docs/memory.md). `false`: the next "
+              "optimizer's states in host memory. `auto`: if the copies fit (docs/explanation/memory.md). `false`: the "
+              "next "
               "step waits until the checkpoint is written.",
        .resume = ResumeRule::kFree});
   table.add(
@@ -319,7 +323,8 @@ void declare_options(OptionTable& table, OutputOptions& options) {
 }
 
 void declare_options(OptionTable& table, DistributedOptions& options) {
-  table.set_section_description("distributed", "Sharding and rendezvous of several ranks (docs/several-ranks.md).");
+  table.set_section_description("distributed",
+                                "Sharding and rendezvous of several ranks (docs/how-to/several-gpus.md).");
   table.add_enum(
       keys::distributed::kSharding, options.sharding,
       {{"none", engine::ShardingStrategy::kNone},
@@ -337,8 +342,9 @@ void declare_options(OptionTable& table, DistributedOptions& options) {
        .hints = {{.names = {"deepspeed", "fsdp", "fsdp_config", "zero_stage", "ddp_find_unused_parameters",
                             "nproc_per_node", "num_gpus", "world_size", "devices", "accelerator", "tp_size", "cp_size",
                             "dp_size", "tensor_parallel_size", "context_parallel_size", "pipeline_parallel_size"},
-                  .text = "ranks train data-parallel (--nproc-per-node, torchrun, srun; docs/several-ranks.md), and "
-                          "distributed.sharding shards optimizer states (optimizer) or also weights (full, hybrid)"}}});
+                  .text =
+                      "ranks train data-parallel (--nproc-per-node, torchrun, srun; docs/how-to/several-gpus.md), and "
+                      "distributed.sharding shards optimizer states (optimizer) or also weights (full, hybrid)"}}});
   constexpr int64_t kSecondsPerDay = 86'400;
   table.add(keys::distributed::kRendezvousSeconds, options.rendezvous_timeout_seconds,
             {.doc = "Seconds within which all ranks must connect; increase it if nodes or containers start far apart.",

@@ -20,7 +20,7 @@ constexpr size_t kNumComparedSteps = 20;
 /// no effect on a small GPU.
 constexpr int64_t kMinMarginIncreaseBytes = int64_t{64} << 20;
 /// An out-of-memory error that was not predicted lowers the limit by 1/50 = 2 %. With a smaller
-/// share steps failed again; a larger one splits steps that would fit (docs/memory.md).
+/// share steps failed again; a larger one splits steps that would fit (docs/explanation/memory.md).
 constexpr int64_t kMarginIncreaseDivisor = 50;
 /// The margin that grows with errors is at most 1/4 of the limit, so that most of it remains
 /// usable. Not tuned.

@@ -78,7 +78,7 @@ void record_unmodeled_call(UnmodeledFunction& call) {
   call.is_reported = true;
   call.next = called_functions.first;
   called_functions.first = &call;
-  print_stderr_line({call.name, " is not implemented; it returns \"not supported\" (docs/virtual-gpu.md)"});
+  print_stderr_line({call.name, " is not implemented; it returns \"not supported\" (docs/explanation/virtual-gpu.md)"});
 }
 
 void for_each_unmodeled_function(void (*visit)(void* context, const char* name, uint64_t num_calls), void* context) {

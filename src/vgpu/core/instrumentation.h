@@ -18,7 +18,7 @@ namespace vlmtrain::vgpu {
 void print_stderr_line(std::initializer_list<std::string_view> pieces);
 
 /// A log of the GPU's operations in order, one per line, appended to the file that
-/// VLMTRAIN_VGPU_TRACE names (docs/virtual-gpu.md). Each line is written at once, so the trace of a
+/// VLMTRAIN_VGPU_TRACE names (docs/explanation/virtual-gpu.md). Each line is written at once, so the trace of a
 /// killed process is complete. Thread-safe.
 class OperationTrace {
  public:

@@ -14,7 +14,7 @@ struct ModuleLoadCost {
   double load_seconds = 0;
 };
 
-/// The GPU that the environment configures (docs/virtual-gpu.md lists the variables).
+/// The GPU that the environment configures (docs/explanation/virtual-gpu.md lists the variables).
 struct VirtualGpu {
   memory::GpuSpec gpu;
   memory::ArchitectureLimits architecture;

@@ -280,7 +280,7 @@ TEST(RecordKeys, BoxMarksMustMatchTheBoxes) {
 }
 
 TEST(RecordKeys, DocumentationNamesEveryKeyThatIsAProblem) {
-  std::ifstream file(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "docs/data.md");
+  std::ifstream file(std::filesystem::path(VLMTRAIN_SOURCE_DIR) / "docs/reference/data-formats.md");
   const std::string docs{std::istreambuf_iterator<char>(file), {}};
   for (const KeyScope scope : {KeyScope::kRecord, KeyScope::kTurn, KeyScope::kBlock}) {
     for (const KeyEntry& key : get_key_entries(scope)) {

@@ -17,11 +17,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Not;
 
-/// docs/resuming.md has a heading for each rule, and examples of its keys in the first column of a table.
+/// docs/how-to/resume.md has a heading for each rule, and examples of its keys in the first column of a table.
 TEST(ResumeRulesTest, TheDocumentationNamesKeysUnderTheirRule) {
   Config config;
   const OptionTable options = declare_options(config);
-  std::ifstream page(std::string(VLMTRAIN_SOURCE_DIR) + "/docs/resuming.md");
+  std::ifstream page(std::string(VLMTRAIN_SOURCE_DIR) + "/docs/how-to/resume.md");
   const std::map<std::string, ResumeRule> headings{{"## Free changes", ResumeRule::kFree},
                                                    {"## Changes on request", ResumeRule::kIfRequested},
                                                    {"## Settings that never change", ResumeRule::kNever}};

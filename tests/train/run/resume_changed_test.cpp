@@ -18,7 +18,7 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
 
-/// A run of three steps that continues with other settings (docs/resuming.md). Each step uses all
+/// A run of three steps that continues with other settings (docs/how-to/resume.md). Each step uses all
 /// four samples.
 class ResumeChangedTest : public SmallRunTest {
  protected:

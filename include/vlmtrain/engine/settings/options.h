@@ -38,7 +38,7 @@ enum class GradientConflictMethod {
 };
 
 /// The options of section `training` that concern batch size and tasks. Each field is the option of
-/// the same name (docs/config.md).
+/// the same name (docs/reference/config.md).
 struct BatchAndTaskOptions {
   AutoOr<int64_t> global_batch_tokens;  ///< approximate tokens of a step, image tokens included; auto: no target
   BatchScaling batch_scaling = BatchScaling::kNone;
@@ -70,7 +70,7 @@ at::ScalarType to_dtype(Precision precision);
 inline constexpr int64_t kMaxSteps = 1'000'000'000;
 
 /// The options of section `training` that concern optimizer steps. Each field is the option of the
-/// same name (docs/config.md has meanings, ranges and the value of `auto`).
+/// same name (docs/reference/config.md has meanings, ranges and the value of `auto`).
 struct TrainingOptions {
   int64_t global_batch_size = 16;
   AutoOr<int64_t> micro_batch_size;

@@ -236,7 +236,8 @@ AssignmentTarget ExpressionParser::parse_assignment_target(bool allow_attributes
 
 void ExpressionParser::add_unknown_name(int line, std::string_view kind, std::string_view name) {
   unknown_names_.push_back(
-      {line, fmt::format("no {} named \"{}\"; docs/chat-templates.md lists the supported ones", kind, name), false});
+      {line, fmt::format("no {} named \"{}\"; docs/reference/chat-templates.md lists the supported ones", kind, name),
+       false});
 }
 
 void ExpressionParser::mark_names_inside_if(size_t first_unknown_name_index, size_t first_called_name_index) {
@@ -252,10 +253,11 @@ void ExpressionParser::reject_unknown_names() const {
         std::any_of(name_accesses_.begin(), name_accesses_.end(),
                     [&](const NameAccess& access) { return access.is_assignment && access.name == called_name.name; });
     if (is_known) continue;
-    unknown_names.push_back({called_name.line,
-                             fmt::format("no function named \"{}\"; docs/chat-templates.md lists the supported ones",
-                                         tree_.names[called_name.name]),
-                             called_name.is_inside_if});
+    unknown_names.push_back(
+        {called_name.line,
+         fmt::format("no function named \"{}\"; docs/reference/chat-templates.md lists the supported ones",
+                     tree_.names[called_name.name]),
+         called_name.is_inside_if});
   }
   std::stable_sort(unknown_names.begin(), unknown_names.end(),
                    [](const UnknownName& left, const UnknownName& right) { return left.line < right.line; });
