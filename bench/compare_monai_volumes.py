@@ -4,7 +4,7 @@ Needs the packages of tests/parity/reference/requirements.txt and build/release/
 
     compare_monai_volumes.py [--pairs 5] [--seconds 4] [--folder DIR]
 
-The scans are synthetic: 256 x 256 x 180 int16 voxels, as .nii.gz and .nii. Prints the table of docs/benchmarks/volumes.md.
+The scans are synthetic: 256 x 256 x 180 int16 voxels, as .nii.gz and .nii. Prints the table of docs/benchmarks/results.md.
 """
 
 import argparse

@@ -6,7 +6,7 @@
 A cell is a model, a kind of training and a shape, SAMPLESxTOKENS of a micro-batch. --model, --kind and --shape select
 cells and can be repeated. --only runs one side; vlmtrain's side needs only the program and takes two seconds a cell.
 --json prints a JSON line per cell and side as they finish; without it, a Markdown table follows at the end.
-docs/benchmarks/beside-transformers.md lists the counted values and how to create the folders. Only one process runs at
+docs/benchmarks/speed.md has the results and the commands that create the folders. Only one process runs at
 a time, on one thread.
 """
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Trains the quickstart's model on its images of shapes in every precision, with every data type of optimizer states and
-several seeds, and prints a table of the losses: docs/benchmarks/precision.md.
+several seeds, and prints a table of the losses: docs/benchmarks/results.md.
 
     bench/precision.py --vlmtrain build/release/vlmtrain --work /tmp/precision [--seeds 12] [--steps 400] [--last 100] [--jobs 2]
 

@@ -5,7 +5,7 @@
 --vgpu is the folder of the stub libraries, --torch the folder with PyTorch (printed by `scripts/setup.sh --print-libtorch`),
 and --packages a folder with the Python packages that PyTorch needs. VLMTRAIN_VGPU, VLMTRAIN_TORCH and VLMTRAIN_PACKAGES
 are their defaults. A source that needs a version of transformers reads it from DIR/transformers-VERSION.
-docs/benchmarks/published-peaks.md describes these folders and the sources.
+docs/benchmarks/published.md describes these folders and the sources.
 
 No GPU is used. The processes of a source run one after the other. Sources: the modules in bench/published_peaks.
 """
@@ -34,7 +34,7 @@ def environment(process, folders):
     versions = [folders.packages / f"{name}-{version}" for name, version in process.packages.items()]
     for folder in versions:
         if not folder.is_dir():
-            raise SystemExit(f"{folder} does not exist; docs/benchmarks/published-peaks.md describes how to create it")
+            raise SystemExit(f"{folder} does not exist; docs/benchmarks/published.md describes how to create it")
     paths = [*versions, folders.torch, folders.packages]
     return {
         **os.environ,

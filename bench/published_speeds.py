@@ -4,7 +4,7 @@
 
 `vlmtrain plan` counts products and attention of each case of bench/published_speeds/cases.py; the bytes that the kernels
 of the published program move are counted by hand (work.py). The efficiencies of products are fitted on every second case in the order
-of their keys; the others are held out. docs/benchmarks/published-speeds.md describes the counts and the results.
+of their keys; the others are held out. docs/benchmarks/published.md describes the counts and the results.
 
 No GPU is used. One process runs at a time, on one thread; all take a minute and a half.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures the cost of checkpoints with output.async_save false and true, alternating: the table of docs/benchmarks/saving.md.
+"""Measures the cost of checkpoints with output.async_save false and true, alternating: the table of docs/benchmarks/data-loading.md.
 
     bench/saving.py --vlmtrain build/release/vlmtrain --work /tmp/saving [--rows 200000] [--repeats 3] [--save-steps 12]
 

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case " $* " in
-  *" --list "* | *" --status "* | *" --render "* | *" --help "* | *" -h "*) ;;
+  *" --list "* | *" --status "* | *" --help "* | *" -h "*) ;;
   *) scripts/setup.sh --nightly ;;
 esac
 PYTHONPATH=scripts exec python3 -m nightly "$@"

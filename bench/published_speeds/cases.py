@@ -1,4 +1,4 @@
-"""Published speeds and their settings. docs/benchmarks/published-speeds.md has the rule of selection and the exclusions."""
+"""Published speeds and their settings. docs/benchmarks/published.md has the rule of selection and the exclusions."""
 
 from dataclasses import dataclass
 

@@ -1,26 +1,12 @@
-"""docs/benchmarks/gpu.md: all results of the queue on one page."""
+"""All results of the queue as Markdown."""
 
-from harness import inputs
 from harness.results import CUT, FAILED
 from state import RESULTS, is_complete, read_result
 
-PAGE = inputs.ROOT / "docs" / "benchmarks" / "gpu.md"
-
 INTRO = """# Measurements on a GPU
-
-`scripts/gpu_queue.sh render` writes this page from the results in [gpu/](gpu). [gpu-queue.md](../gpu-queue.md) describes the queue.
-
-## Seen and not seen
 
 | entry | result | GPU | date | commit |
 |---|---|---|---|---|
-"""
-
-FIRST_LEASES = """
-Before the queue existed, an H200 was available for 12 minutes on 2026-11-26. [first-gpu-hour.md](first-gpu-hour.md) has its
-figures: values of eight families against the CPU, three plans of SmolVLM-256M, custom kernels, and speed against transformers.
-Everything that changed in the kernels, the step or the planner after that date has been checked on virtual GPUs and by emulation
-only.
 """
 
 
@@ -47,7 +33,7 @@ def section(entry, result):
     text = (f'\n<a id="{entry.name}"></a>\n## {entry.title}\n\n{entry.shows}\n\n{result["gpu"]}, {result["date"]}, commit '
             f'{result["commit"]}' + (f", {result['seconds']:.0f} s" if result["seconds"] else "") + (f"; {versions}" if versions else "") + ".\n")
     if source := result.get("transcribed_from"):
-        text += f"Transcribed from [{source}]({source.removeprefix('docs/benchmarks/')}), which is older than the queue.\n"
+        text += f"Transcribed from {source} (git history), which is older than the queue.\n"
     text += "\n| check | state | seconds | result |\n|---|---|---|---|\n"
     for check in result["checks"]:
         fix = f" Look at: {cell(check['fix'])}" if check["state"] == FAILED else ""
@@ -57,5 +43,5 @@ def section(entry, result):
 
 def render(entries, folder=RESULTS):
     actual = [(entry, read_result(folder, entry.name)) for entry in entries]
-    text = INTRO + "".join(row(entry, result) for entry, result in actual) + FIRST_LEASES
+    text = INTRO + "".join(row(entry, result) for entry, result in actual)
     return text + "".join(section(entry, result) for entry, result in actual if result)

@@ -5,10 +5,9 @@
     scripts/nightly.sh debug asan                 all parts whose names start like this
     scripts/nightly.sh --list                     the parts, the number of their steps and the paths that they cover
     scripts/nightly.sh --status                   for each part: passed, failed, stale or never; and whether all have passed
-    scripts/nightly.sh --render                   docs/benchmarks/nightly.md from the results, after a merge
 
 Steps that are done are in build/nightly/PART, with their logs. The result of a part, with its commit, is written to
-docs/benchmarks/nightly/PART.json, and docs/benchmarks/nightly.md is rendered; commit both. A result is stale if `git diff COMMIT`
+docs/benchmarks/nightly/PART.json; commit it. A result is stale if `git diff COMMIT`
 of the part's paths is not empty. VLMTRAIN_FUZZ_SECONDS: how long each fuzz target runs.
 
 Exit codes: 0 all selected parts have passed; 1 one has failed, or --status: not all have passed; 2 usage error; 75 out of time, call again.
@@ -18,7 +17,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import page
 from . import results
 from . import runner
 from .parts import all_parts
@@ -63,14 +61,11 @@ def main():
     parser.add_argument("--seconds", type=float, default=SECONDS, help=f"for each part; default: {SECONDS}")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--status", action="store_true")
-    parser.add_argument("--render", action="store_true")
     arguments = parser.parse_args()
 
     parts = all_parts(ROOT)
     if arguments.list:
         return print_list(parts)
-    if arguments.render:
-        return page.write(ROOT, parts)
     if arguments.status and (arguments.names or arguments.part):
         parser.error("--status takes no names; it prints all parts")
     if arguments.status:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import time
 
-from . import page
 from . import results
 
 SECONDS_TO_END = 10  # from SIGTERM to SIGKILL
@@ -82,6 +81,5 @@ def run(root, part, parts, seconds):
             "seconds": sum(step["seconds"] for step in state.steps.values()),
             "steps": {name: {key: step[key] for key in ("outcome", "seconds")} for name, step in state.steps.items()},
         })
-        page.write(root, parts)
     state.start_over(outcome)
     return outcome

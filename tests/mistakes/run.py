@@ -1,7 +1,7 @@
 """Makes a newcomer's mistakes, one command each, and holds what vlmtrain answers to what helps.
 
     python3 tests/mistakes/run.py build/release/vlmtrain build/release/tests/e2e_tests             # exit 1 where an answer is not as expected
-    python3 tests/mistakes/run.py build/release/vlmtrain build/release/tests/e2e_tests --table     # and writes docs/how-to/troubleshooting.md
+    python3 tests/mistakes/run.py build/release/vlmtrain build/release/tests/e2e_tests --show      # prints every answer
 
 Each mistake of mistakes.py says which exit code is right and which words the answer has to have. Commands run in forked copies of
 the second program, which has LibTorch loaded; a mistake with starts_program starts the first. The standard library only.
@@ -22,7 +22,6 @@ from pathlib import Path
 from mistakes import MISTAKES
 
 SECONDS = 120
-LONGEST_CELL = 420
 
 
 def png(path, size=32):
@@ -104,11 +103,6 @@ def answer(mistake, commands, model):
         return code, (stderr + stdout).replace(name, ".")
 
 
-def without_log(text):
-    """Without the log's lines, which have times."""
-    return re.sub(r"(?m)^\d\d:\d\d:\d\d \w+ .*\n", "", text).strip()
-
-
 def find_problems(mistake, code, text):
     result = [] if code == mistake.code else [f"exit {code} instead of {mistake.code}"]
     flat = " ".join(text.split())
@@ -116,30 +110,10 @@ def find_problems(mistake, code, text):
     return result
 
 
-def row(number, mistake, code, text):
-    output = " ".join(without_log(text).split())
-    if len(output) > LONGEST_CELL:
-        output = output[:LONGEST_CELL].rsplit(" ", 1)[0] + " …"
-    output = output.removeprefix("vlmtrain: error: ").replace("|", "\\|").replace("`", "'")
-    return f"| {number} | {mistake.what} | {code} | {output} |"
-
-
-HEAD = """# What is answered to a newcomer's mistakes
-
-Written by `tests/mistakes/run.py --table`, which makes each of them; the test `mistakes` holds exit codes and the words that help.
-Long answers are cut here. Exit codes: 0 done, 2 usage or configuration, 3 does not fit, 4 data or checkpoint, 5 failed while running.
-What users of other trainers report of vision-language models, and the tests that hold it off, stands in [soundness.md](soundness.md#what-users-of-other-trainers-report).
-
-| | the mistake | exit | the answer |
-|---|---|---|---|
-"""
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("binary", type=Path, help="vlmtrain")
     parser.add_argument("server", type=Path, help="e2e_tests")
-    parser.add_argument("--table", action="store_true")
     parser.add_argument("--only", default="", help="mistakes whose description has this in it")
     parser.add_argument("--show", action="store_true", help="print every answer")
     arguments = parser.parse_args()
@@ -156,9 +130,6 @@ def main():
         if problems or arguments.show:
             print(f"== {mistake.what}: {'; '.join(problems) or 'as expected'}\n   exit {code}: {text.strip()}")
     print(f"{len(mistakes)} mistakes, {len(mistakes) - failed} answered as expected")
-    if arguments.table:
-        rows = [row(i, mistake, *got) for i, (mistake, got) in enumerate(zip(mistakes, answers), 1)]
-        Path(__file__).parents[2].joinpath("docs/how-to/troubleshooting.md").write_text(HEAD + "\n".join(rows) + "\n")
     return 1 if failed else 0
 
 

@@ -5,7 +5,7 @@ from harness.bench import RunFailed
 from harness.check import Check
 
 PROGRAM = "kernel_speed"
-SOURCE = "docs/benchmarks/first-gpu-hour.md"
+SOURCE = "docs/benchmarks/speed.md"
 # Megabytes, GB/s and share of the copy's GB/s on the first H200, November 2026 (SOURCE, last column of figures).
 FIRST_H200 = {
     "gated_activation": (640, 4123, 1.00), "gated_activation, backwards": (1067, 4033, 0.97), "rope": (854, 4039, 0.98), "qk_norm_rope": (761, 2716, 0.66),

@@ -46,7 +46,7 @@ bool set_openmp_wait_policy() {
   constexpr const char* kSpinCountEnvVar = "GOMP_SPINCOUNT";
   if (std::getenv(kWaitPolicyEnvVar) != nullptr || std::getenv(kSpinCountEnvVar) != nullptr) return false;
   setenv(kWaitPolicyEnvVar, "passive", /*overwrite=*/0);
-  setenv(kSpinCountEnvVar, "1000", /*overwrite=*/0);  // some ten microseconds (docs/benchmarks/cpu-speed.md)
+  setenv(kSpinCountEnvVar, "1000", /*overwrite=*/0);  // some ten microseconds (docs/benchmarks/cpu.md)
   return true;
 }
 

@@ -19,7 +19,7 @@ ExitCode flush_stdout(ExitCode code);
 /// then sleep, in programs that this process executes later. By default threads spin for
 /// milliseconds and take cores from loader threads, which slows steps down many times. Threads that
 /// sleep at once are woken so often in short parallel regions that steps take twice as long
-/// (docs/benchmarks/cpu-speed.md). Returns false and changes nothing if the user has set
+/// (docs/benchmarks/cpu.md). Returns false and changes nothing if the user has set
 /// OMP_WAIT_POLICY or GOMP_SPINCOUNT.
 bool set_openmp_wait_policy();
 

@@ -18,13 +18,13 @@ namespace {
 
 // Efficiencies: the fractions of a data sheet's peak that good kernels reach.
 //
-// Matmuls: fitted to published training speeds (docs/benchmarks/published-speeds.md). GeForce
+// Matmuls: fitted to published training speeds (docs/benchmarks/published.md). GeForce
 // tensor cores that accumulate in fp32 run at half rate and come closer to their peak. At full
 // rate, kernels probably exceed the power limit at the data sheet's boost clock.
 //
 // Attention: FlashAttention-2 reports about half of an A100's peak in both passes (arXiv
 // 2307.08691, section 4.1). Its kernels use A100 instructions and reach a fifth of an H200's peak
-// (measured, docs/benchmarks/first-gpu-hour.md).
+// (measured, docs/benchmarks/speed.md).
 //
 // Memory: copies reach about four fifths of the bandwidth. Not fitted.
 constexpr double kMatmulEfficiency = 0.66;

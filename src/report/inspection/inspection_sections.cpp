@@ -78,8 +78,9 @@ std::string format_source_options(const data::Source& source) {
 std::string format_media(const data::SampleShape& shape, const Inspection& inspection) {
   if (shape.num_media() == 0) return inspection.has_grid_rows ? "no volume" : "no image";
   if (inspection.has_grid_rows) return data::describe_media(shape);
-  return fmt::format("{}, {} {}", data::describe_media(shape), format_with_commas(shape.pixel_rows),
-                     inspection.pixel_row_name());
+  const std::string rows = inspection.has_patch_rows ? fmt::format("{} patches", format_with_commas(shape.pixel_rows))
+                                                     : pluralize(shape.pixel_rows, "tile");
+  return fmt::format("{}, {}", data::describe_media(shape), rows);
 }
 
 /// Returns "12.0 million pixels".

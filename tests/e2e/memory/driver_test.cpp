@@ -157,7 +157,7 @@ TEST_F(DriverTest, WarnsAboutIgnoredAllocatorSettings) {
   EXPECT_EQ(measured_again["reserved_peak_bytes"], memory["reserved_peak_bytes"]);
 }
 
-/// Makes the GPU smaller than the plan assumes, as scripts/gpu_truth.py does.
+/// Makes the GPU smaller than the plan assumes.
 TEST_F(DriverTest, ExternalLimitAppliesToTheAllocator) {
   set("VLMTRAIN_RESERVED_LIMIT_BYTES", "8000000");  // less than the workspace of a matrix product
   const Result result = train_on_device("virtual:rtx4090", {});

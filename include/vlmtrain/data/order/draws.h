@@ -89,7 +89,7 @@ struct PackLimits {
   int64_t max_media = 18;                           ///< images, videos and volumes together
   std::optional<int64_t> max_tiles = std::nullopt;  ///< rows of pixels; nothing: no limit
   /// Consecutive samples of the order that are packed together. With larger windows, samples with
-  /// many media share packs more often, which fills packs less (docs/benchmarks/data.md).
+  /// many media share packs more often, which fills packs less.
   int64_t window_size = 4096;
 
   /// Returns whether a pack may have this size.
