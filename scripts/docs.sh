@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 venv=build/docs-venv
+export NO_MKDOCS_2_WARNING=1  # an announcement of mkdocs-material
 if ! cmp -s docs/requirements.txt "$venv/requirements.txt"; then
   python3 -m venv "$venv"
   "$venv/bin/pip" install --quiet --requirement docs/requirements.txt

@@ -46,7 +46,7 @@ CODE_ROOTS = ("src/", "include/", "tests/", "bench/", "scripts/", "cmake/")
 CXX = (".h", ".cpp", ".cu", ".cuh")
 TEXTS = (".js", ".html", ".css", ".sh", ".cmake", "CMakeLists.txt")
 # Files that keep their words: data, goldens, corpora of the fuzz targets, headers of other projects.
-EXEMPT = re.compile(r"^tests/.+/(data|goldens?|corpus|corpora)/|/(gloo_headers|cuda_headers)/|^tests/vocabulary|^CHANGELOG\.md$|^docs/")
+EXEMPT = re.compile(r"^tests/.+/(data|goldens?|corpus|corpora)/|/(gloo_headers|cuda_headers)/|^tests/(vocabulary|prose)|^CHANGELOG\.md$|^docs/")
 ALLOWED = "tests/vocabulary_allowed.tsv"
 
 TOKEN = re.compile(r"""(?P<comment>//[^\n]*|/\*.*?\*/)|(?P<string>R"(?P<d>[^\s()\\"]{0,16})\(.*?\)(?P=d)"|"(?:\\.|[^"\\\n])*")"""

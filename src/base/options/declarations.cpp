@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include "vlmtrain/base/error.h"
@@ -211,14 +212,33 @@ std::string OptionTable::to_yaml() const {
   return std::string(out.c_str()) + "\n";
 }
 
+namespace {
+
+/// Returns the text with links to the pages that it names, relative to docs/reference:
+/// "docs/how-to/resume.md" → "[resume](../how-to/resume.md)".
+std::string link_pages(std::string_view text) {
+  constexpr std::string_view kPrefix = "docs/", kSuffix = ".md";
+  std::string linked;
+  for (size_t begin = text.find(kPrefix); begin != std::string_view::npos; begin = text.find(kPrefix)) {
+    const size_t end = text.find(kSuffix, begin);
+    if (end == std::string_view::npos) break;
+    const std::string_view path = text.substr(begin + kPrefix.size(), end - begin - kPrefix.size());
+    linked += text.substr(0, begin);
+    linked += fmt::format("[{}](../{}.md)", path.substr(path.find('/') + 1), path);
+    text.remove_prefix(end + kSuffix.size());
+  }
+  return linked.append(text);
+}
+
+}  // namespace
+
 std::string OptionTable::to_markdown() const {
   std::string text = fmt::format(
       "# Configuration\n\n"
-      "Written by `vlmtrain options --markdown` from the declarations in the code; a test keeps it current.\n"
-      "Every key can be overridden on the command line: `vlmtrain --config train.yaml {}=10`.\n"
-      "The column `resume` shows whether a run may resume with another value (docs/how-to/resume.md): `free`, only "
-      "with "
-      "`{}=changed`, or `never`.\n",
+      "`vlmtrain options --markdown` writes this page from the declarations in the code. Every key can be\n"
+      "overridden on the command line: `vlmtrain --config train.yaml {}=10`.\n\n"
+      "The column `resume` shows whether a run may resume with another value (docs/how-to/resume.md): `free`,\n"
+      "only with `{}=changed`, or `never`.\n",
       keys::training::kMaxSteps, keys::training::kResume);
   for (const auto& [section, doc] : declarations_->sections) {
     text += fmt::format("\n## `{}`\n\n{}\n\n| key | type | default | resume | meaning |\n|---|---|---|---|---|\n",
@@ -241,7 +261,7 @@ std::string OptionTable::to_markdown() const {
   };
   for (const auto& option : declarations_->options) add_hints(option.info.hints);
   add_hints(declarations_->foreign_keys);
-  return text;
+  return link_pages(text);
 }
 
 }  // namespace vlmtrain
