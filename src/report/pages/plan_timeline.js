@@ -5,7 +5,7 @@
   const canvas = document.getElementById("canvas");
   const tooltip = document.getElementById("tooltip");
   const whole = document.getElementById("whole");
-  const bin = document.getElementById("bin");
+  const stretch = document.getElementById("stretch");
   const cells = [...document.querySelectorAll("td[data-cursor]")];
 
   // data.points: rows of [events since the row before, place, series, change of its bytes, series, change, …]; the
@@ -127,7 +127,7 @@
     pen.font = "12px " + getComputedStyle(document.body).fontFamily;
     const left = margin.left;
     const right = size.width - margin.right;
-    if (bin.checked) range = rangeInView(); else range = wholeRange;
+    if (stretch.checked) range = rangeInView(); else range = wholeRange;
     const floor = y(range[0]);
 
     const text = (string, px, py, align, name) => {
@@ -328,7 +328,7 @@
   const lookAtAll = () => look(0, last);
   canvas.addEventListener("dblclick", lookAtAll);
   whole.addEventListener("click", lookAtAll);
-  bin.addEventListener("change", redraw);
+  stretch.addEventListener("change", redraw);
   window.addEventListener("resize", redraw);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   draw();

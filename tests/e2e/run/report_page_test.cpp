@@ -3,6 +3,7 @@
 #include <regex>
 
 #include "e2e/command.h"
+#include "parity/temporary_folder.h"
 #include "report/run_example.h"
 
 namespace vlmtrain::e2e {
@@ -47,6 +48,56 @@ told("left", String(document.querySelector(".tooltip").hidden));
 told("width", String(document.documentElement.scrollWidth <= innerWidth));
 </script>)";
 
+/// Returns the DOM of a page after its scripts and `script` ran in a browser. Fails after an error in
+/// a script. Writes the opened page and the browser's profile into the folder.
+std::string open_in_browser(const std::filesystem::path& folder, std::string page, std::string_view script,
+                            int width = 1400) {
+  page.insert(page.find("<head>") + 6, kWatch);
+  page.insert(page.rfind("</body>"), script);
+  write_text(folder / "opened.html", page);
+  const std::vector<std::string> arguments{"--headless=new",
+                                           "--no-sandbox",
+                                           "--disable-gpu",
+                                           "--disable-dev-shm-usage",
+                                           "--host-resolver-rules=MAP * ~NOTFOUND",
+                                           "--user-data-dir=" + (folder / "profile").string(),
+                                           fmt::format("--window-size={},1000", width),
+                                           "--virtual-time-budget=25000",
+                                           "--dump-dom",
+                                           "file://" + (folder / "opened.html").string()};
+  const std::string dom = Process(folder, arguments, 0, chromium()).wait().out;
+  EXPECT_EQ(std::regex_search(dom, std::regex("<html[^>]*data-errors")), false) << dom.substr(0, 400);
+  return dom.substr(std::min(dom.size(), dom.find("<body")));  // without the style sheet
+}
+
+/// Returns the text of an <output> that a script added.
+std::string read_output(const std::string& dom, const std::string& name) {
+  std::smatch match;
+  const std::regex output("<output id=\"" + name + "\">([^<]*)</output>");
+  return std::regex_search(dom, match, output) ? match[1].str() : "nothing";
+}
+
+/// A script that records whether the memory of the step is drawn, before and after a zoom.
+constexpr const char* kInspectTimeline = R"(<script>
+const canvas = document.querySelector("canvas");
+const isDrawn = () => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((value) => value > 0);
+const record = (name, value) => document.body.append(Object.assign(document.createElement("output"), { id: name, textContent: String(value) }));
+record("drawn", canvas.width > 600 && isDrawn());
+document.querySelector("#stretch").click();
+record("drawn-again", isDrawn());
+</script>)";
+
+TEST(TimelinePageTest, DrawsTheMemoryOfAStep) {
+  if (chromium().empty()) GTEST_SKIP() << "no chromium; apt-get install chromium";
+  const parity::TemporaryFolder folder;
+  const Result written =
+      Process(folder.path(), {"plan", "--gpu-gb", "8", "--model", "smolvlm-tiny", "--timeline", "step.html"}).wait();
+  ASSERT_EQ(written.exit_code, 0) << written.err;
+  const std::string dom = open_in_browser(folder.path(), read_text(folder.path() / "step.html"), kInspectTimeline);
+  EXPECT_EQ(read_output(dom, "drawn"), "true");
+  EXPECT_EQ(read_output(dom, "drawn-again"), "true");
+}
+
 class ReportPageTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -57,32 +108,11 @@ class ReportPageTest : public testing::Test {
   std::string opened_page(int width = 1400) const {
     const Result written = Process(run_.path(), {"report", run_.path().string()}).wait();
     EXPECT_EQ(written.exit_code, 0) << written.err;
-    std::string page = read_text(run_.path() / "report.html");
-    page.insert(page.find("<head>") + 6, kWatch);
-    page.insert(page.rfind("</body>"), kHover);
-    write_text(run_.path() / "opened.html", page);
-    const std::vector<std::string> arguments{"--headless=new",
-                                             "--no-sandbox",
-                                             "--disable-gpu",
-                                             "--disable-dev-shm-usage",
-                                             "--host-resolver-rules=MAP * ~NOTFOUND",
-                                             "--user-data-dir=" + (run_.path() / "profile").string(),
-                                             fmt::format("--window-size={},1000", width),
-                                             "--virtual-time-budget=25000",
-                                             "--dump-dom",
-                                             "file://" + (run_.path() / "opened.html").string()};
-    const std::string dom = Process(run_.path(), arguments, 0, chromium()).wait().out;
-    EXPECT_EQ(std::regex_search(dom, std::regex("<html[^>]*data-errors")), false) << dom.substr(0, 400);
-    return dom.substr(std::min(dom.size(), dom.find("<body")));  // without the style sheet
+    return open_in_browser(run_.path(), read_text(run_.path() / "report.html"), kHover, width);
   }
   /// Returns the visible part of the page, without scripts.
   static std::string list_shown(const std::string& dom) { return dom.substr(0, dom.find("</main>")); }
 
-  static std::string read_value(const std::string& dom, const std::string& name) {
-    std::smatch match;
-    const std::regex output("<output id=\"" + name + "\">([^<]*)</output>");
-    return std::regex_search(dom, match, output) ? match[1].str() : "nothing";
-  }
   static std::string section(const std::string& dom, const std::string& name) {
     const size_t first = dom.find("data-section=\"" + name + "\"");
     return first == std::string::npos ? "" : dom.substr(first, dom.find("</section>", first) - first);
@@ -129,12 +159,13 @@ TEST_F(ReportPageTest, ShowsARun) {
   EXPECT_THAT(list_shown(dom), Not(HasSubstr("NaN")));
   EXPECT_THAT(list_shown(dom), Not(HasSubstr("undefined")));
 
-  EXPECT_THAT(read_value(dom, "at-the-end"), HasSubstr("steps 2,997 – 3,000"));
-  EXPECT_THAT(read_value(dom, "at-the-end"), testing::ContainsRegex("loss: 0\\.[0-9]+ \\(0\\.[0-9]+ to 0\\.[0-9]+\\)"));
-  EXPECT_EQ(read_value(dom, "zoomed"), "true");
-  EXPECT_EQ(read_value(dom, "button"), "false") << "the reset button is visible";
-  EXPECT_EQ(read_value(dom, "left"), "true");
-  EXPECT_EQ(read_value(dom, "width"), "true") << "nothing is wider than the window";
+  EXPECT_THAT(read_output(dom, "at-the-end"), HasSubstr("steps 2,997 – 3,000"));
+  EXPECT_THAT(read_output(dom, "at-the-end"),
+              testing::ContainsRegex("loss: 0\\.[0-9]+ \\(0\\.[0-9]+ to 0\\.[0-9]+\\)"));
+  EXPECT_EQ(read_output(dom, "zoomed"), "true");
+  EXPECT_EQ(read_output(dom, "button"), "false") << "the reset button is visible";
+  EXPECT_EQ(read_output(dom, "left"), "true");
+  EXPECT_EQ(read_output(dom, "width"), "true") << "nothing is wider than the window";
 
   EXPECT_THAT(list_shown(dom), HasSubstr("Step 3,000 of 4,000"));
   EXPECT_THAT(section(dom, "events"), HasSubstr("halved &lt;b&gt;"));
@@ -173,7 +204,7 @@ TEST_F(ReportPageTest, ShowsARunThatOverfits) {
     EXPECT_THAT(list_shown(dom),
                 HasSubstr("<b>Best at step 100</b>: validation loss 0.7000, exact match 25 %; the newest, at "
                           "step 201, 1.1000, 45 %"));
-    EXPECT_THAT(read_value(dom, "at-the-end"), HasSubstr("validation loss: 1.1000 at step 201"));
+    EXPECT_THAT(read_output(dom, "at-the-end"), HasSubstr("validation loss: 1.1000 at step 201"));
     EXPECT_THAT(section(dom, "metrics"),
                 HasSubstr("<td>&lt;img src=x onerror=alert(1)&gt;</td><td>0.2500</td><td>–</td>"));
     EXPECT_THAT(section(dom, "metrics"), HasSubstr("<td>all</td><td>0.5000</td><td>1.5000</td>"));
@@ -183,8 +214,8 @@ TEST_F(ReportPageTest, ShowsARunThatOverfits) {
     EXPECT_THAT(list_shown(dom), Not(HasSubstr("<img")));
     EXPECT_THAT(list_shown(dom), Not(HasSubstr("NaN")));
     EXPECT_THAT(list_shown(dom), Not(HasSubstr("undefined")));
-    EXPECT_EQ(read_value(dom, "zoomed"), "true");
-    EXPECT_EQ(read_value(dom, "width"), "true") << "nothing is wider than the window";
+    EXPECT_EQ(read_output(dom, "zoomed"), "true");
+    EXPECT_EQ(read_output(dom, "width"), "true") << "nothing is wider than the window";
   }
 }
 
@@ -227,7 +258,7 @@ TEST_F(ReportPageTest, ShowsMasks) {
   EXPECT_THAT(section(dom, "predictions"), HasSubstr("<figcaption>&lt;i&gt;liver, Dice 0.900</figcaption>"));
   EXPECT_THAT(list_shown(dom), Not(HasSubstr("NaN")));
   EXPECT_THAT(list_shown(dom), Not(HasSubstr("undefined")));
-  EXPECT_EQ(read_value(dom, "width"), "true") << "nothing is wider than the window";
+  EXPECT_EQ(read_output(dom, "width"), "true") << "nothing is wider than the window";
 }
 
 TEST_F(ReportPageTest, ReloadsWhileRunning) {
@@ -235,7 +266,7 @@ TEST_F(ReportPageTest, ReloadsWhileRunning) {
   const std::string dom = opened_page(480);
   EXPECT_THAT(list_shown(dom), HasSubstr("badge running"));
   EXPECT_THAT(dom.substr(0, 100), testing::ContainsRegex("data-reads=\"[1-9]"));
-  EXPECT_EQ(read_value(dom, "width"), "true") << "nothing is wider than a narrow window";
+  EXPECT_EQ(read_output(dom, "width"), "true") << "nothing is wider than a narrow window";
 }
 
 TEST_F(ReportPageTest, DoesNotReloadWhenFinished) {
