@@ -1,4 +1,4 @@
-"""Puts the program of this wheel in the place of Python: `vlmtrain …` and `python -m vlmtrain …`."""
+"""Replaces the Python process by the program of this wheel: `vlmtrain …` and `python -m vlmtrain …`."""
 
 import os
 import re
@@ -13,7 +13,7 @@ SUGGESTION = f"{sys.executable} -m pip install torch=={TORCH}"
 
 
 def refuse(problem):
-    """Ends as the program does where it cannot run."""
+    """Exits with the exit code of the program for an unusable machine."""
     print(f"vlmtrain: error: {problem}", file=sys.stderr)
     sys.exit(5)
 
@@ -33,7 +33,7 @@ def check_host():
 
 
 def torch_folder():
-    """The folder torch that LibTorch's libraries lie in: beside this package or wherever Python finds it."""
+    """Returns the folder of torch, and whether it is next to this package. Otherwise Python's import path has it."""
     next_to = os.path.join(os.path.dirname(os.path.dirname(PROGRAM)), "torch")
     if os.path.isfile(os.path.join(next_to, "version.py")):
         return next_to, True
@@ -58,12 +58,12 @@ def check_torch(folder):
 
 
 def library_path(folder):
-    """What the loader has to be told where LibTorch and the CUDA libraries that it needs do not lie side by side."""
+    """Returns LD_LIBRARY_PATH for LibTorch and its CUDA libraries if they are not in one folder."""
     from importlib.util import find_spec
 
     nvidia = find_spec("nvidia")
     if nvidia is None and has_cuda(folder):
-        refuse(f"{folder} needs CUDA's libraries (the folder nvidia, which pip puts beside it): {SUGGESTION} --force-reinstall")
+        refuse(f"{folder} needs CUDA's libraries (the folder nvidia, which pip installs next to it): {SUGGESTION} --force-reinstall")
     libraries = [os.path.join(folder, "lib")]
     for place in nvidia.submodule_search_locations if nvidia else ():
         libraries += (os.path.join(place, name, "lib") for name in sorted(os.listdir(place)))

@@ -220,7 +220,7 @@ class Launcher(unittest.TestCase):
         (self.folder / "quickstart").mkdir()
         result = run(sys.executable, "-m", "vlmtrain.quickstart", env={"PYTHONPATH": str(self.site)}, cwd=self.folder)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("quickstart is there already", result.stderr)
+        self.assertIn("quickstart exists", result.stderr)
 
 
 if __name__ == "__main__":
