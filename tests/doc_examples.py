@@ -16,6 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from prose import list_pages
+
 FIRST_FINE_TUNE = "docs/getting-started/first-fine-tune.md"
 BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 NOTE = re.compile(r"<!-- (?:planned with (?P<preset>[\w.-]+)|not planned: [^>]+) -->\s*\Z")
@@ -46,8 +48,8 @@ class Examples:
         self.keys = set(re.findall(r"\b([a-z]+\.[a-z0-9_.]+)\b", self.run("options", "--markdown").stdout))
         self.options = {}
 
-    def run(self, *arguments):
-        return subprocess.run([self.program, *arguments], cwd=self.folder, capture_output=True, text=True, timeout=300)
+    def run(self, *arguments, folder=None):
+        return subprocess.run([self.program, *arguments], cwd=folder or self.folder, capture_output=True, text=True, timeout=300)
 
     def find_options(self, command):
         if command not in self.options:
@@ -99,7 +101,7 @@ class Examples:
         (folder / "train.yaml").write_text(configuration.replace("epochs: 100", "epochs: 2"))
         for line, block, _ in find_blocks(text, "bash"):
             for words in find_commands(block):
-                result = subprocess.run([self.program, *words[1:]], cwd=folder, capture_output=True, text=True, timeout=300)
+                result = self.run(*words[1:], folder=folder)
                 if result.returncode != 0:
                     self.problems.append(f"{FIRST_FINE_TUNE}:{line}: exit code {result.returncode}: {result.stderr.strip()[-300:]}")
 
@@ -108,7 +110,7 @@ def main():
     program, root = str(Path(sys.argv[1]).resolve()), Path(sys.argv[2]).resolve()
     with tempfile.TemporaryDirectory() as folder:
         examples = Examples(program, root, Path(folder))
-        for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+        for page in list_pages(root):
             examples.check_page(page)
         examples.follow_first_fine_tune()
     print("\n".join(examples.problems) or "documents: all examples are valid")

@@ -7,6 +7,8 @@ import pathlib
 import re
 import sys
 
+from prose import list_pages
+
 NAMED = re.compile(r"`((?:src|include|tests|docs|scripts|bench|configs|cmake|packaging)/[\w./-]*[\w])`|\]\((?!https?:)([^)#]+)[^)]*\)")
 TEST_NAME = re.compile(r"`([A-Z]\w+\.[A-Z]\w+)`")
 DEFINED_TEST = re.compile(r"\bTEST(?:_[FP])?\((\w+),\s*(\w+)\)")
@@ -19,7 +21,7 @@ def list_tests(root: pathlib.Path) -> set[str]:
 def missing(root: pathlib.Path) -> list[str]:
     result = []
     tests = list_tests(root)
-    for document in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+    for document in list_pages(root):
         for in_backticks, linked in NAMED.findall(document.read_text()):
             path = root / in_backticks if in_backticks else document.parent / linked
             if not path.exists():

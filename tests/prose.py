@@ -13,41 +13,48 @@ import re
 import sys
 from pathlib import Path
 
+from vocabulary import BANNED_TEXT
+
 MAX_SENTENCE_WORDS, MAX_MEAN_WORDS, MAX_COLUMNS = 30, 18, 100
 MAX_WORDS = {"README.md": 450, "docs/how-to": 700, "docs/explanation": 2500}
 MAX_TOTAL_WORDS = 45_000
 OPENERS = ("What", "Who", "Where", "Of", "Which", "With")
-# Words of the former dialect, each with the field's word.
-BANNED = {
-    r"pictures?": "image", r"cards?": "GPU", r"rehears\w*": "dry run", r"twins?": "look-ahead", r"anew": "again", r"remed(y|ies)": "suggestion",
-    r"mend(s|ed|ing)?": "fix", r"beside": "next to", r"(says|tells|told|hears|knows|wants)": "reports, returns, has", r"is none": "does not exist",
+# Words that may not occur, each with the field's word: those of code and messages, and some of prose alone.
+BANNED = BANNED_TEXT | {
+    r"pictures?": "image", r"beside": "next to", r"(says|tells|told|hears|knows|wants)": "reports, returns, has", r"is none": "does not exist",
     r"is left": "remains", r"(no longer|not any more)": "the present state", r"stand-ins?": "stub library", r"learnt": "label tokens",
     r"what (is|was) (asked|wanted)": "a noun",
 }
 # Pages that programs write.
 GENERATED = ("docs/reference/config.md", "docs/reference/command-line.md")
 FENCE = re.compile(r"^\s*(```|~~~)")
+LIST_MARKER = re.compile(r"^([-*+]|\d+\.)\s+")
+
+
+def blank_code(text):
+    """Returns the lines of the text, those of code blocks empty."""
+    lines, in_fence = [], False
+    for line in text.splitlines():
+        is_fence = bool(FENCE.match(line))
+        lines.append("" if in_fence or is_fence else line)
+        in_fence ^= is_fence
+    return lines
 
 
 def split_blocks(text):
     """Yields (line number, block): paragraphs and list items without code blocks, tables and headings."""
-    block, start, in_fence = [], 0, False
-    for number, line in enumerate([*text.splitlines(), ""], 1):
-        if FENCE.match(line):
-            in_fence = not in_fence
-            line = ""
-        elif in_fence:
-            continue
+    block, start = [], 0
+    for number, line in enumerate([*blank_code(text), ""], 1):
         stripped = line.strip()
-        begins_item = re.match(r"([-*+]|\d+\.)\s", stripped)
-        if not stripped or stripped.startswith(("#", "|", "<", "![", "!!!", "---")) or begins_item:
+        is_prose = stripped and not stripped.startswith(("#", "|", "<", "![", "!!!", "---"))
+        if not is_prose or LIST_MARKER.match(stripped):
             if block:
                 yield start, " ".join(block)
             block = []
-        if stripped and not stripped.startswith(("#", "|", "<", "![", "!!!", "---")):
+        if is_prose:
             if not block:
                 start = number
-            block.append(re.sub(r"^([-*+]|\d+\.)\s+", "", stripped))
+            block.append(LIST_MARKER.sub("", stripped))
 
 
 def split_sentences(block):
@@ -65,7 +72,7 @@ def count_words(text):
 
 def check_page(name, text):
     """Returns (findings, sentence lengths)."""
-    findings, lengths, in_fence = [], [], False
+    findings, lengths = [], []
     for start, block in split_blocks(text):
         for sentence in split_sentences(block):
             words = count_words(sentence)
@@ -75,11 +82,7 @@ def check_page(name, text):
                 findings.append(f"{name}:{start}: {words} words, {MAX_SENTENCE_WORDS} at most: {short}")
             if sentence.split()[0].strip("“\"(") in OPENERS and not sentence.rstrip("”\")").endswith("?"):
                 findings.append(f"{name}:{start}: begins with {sentence.split()[0]}: {short}")
-    for number, line in enumerate(text.splitlines(), 1):
-        if FENCE.match(line):
-            in_fence = not in_fence
-        if in_fence or line.startswith("#!"):
-            continue
+    for number, line in enumerate(blank_code(text), 1):
         prose = re.sub(r"`[^`]*`|\([^()\s]*\)|<[^>]*>", "", line)
         for pattern, better in BANNED.items():
             for match in re.finditer(rf"(?<![\w-]){pattern}(?![\w-])", prose, re.IGNORECASE):

@@ -5,8 +5,8 @@ from harness.bench import RunFailed
 from harness.check import Check
 
 PROGRAM = "kernel_speed"
-SOURCE = "docs/benchmarks/speed.md"
-# Megabytes, GB/s and share of the copy's GB/s on the first H200, November 2026 (SOURCE, last column of figures).
+SOURCE = "scripts/gpu_queue/checks/kernel_speed.py"
+# Megabytes, GB/s and share of the copy's GB/s on the first H200, November 2026 (docs/benchmarks/first-gpu-hour.md at commit 32d5921e).
 FIRST_H200 = {
     "gated_activation": (640, 4123, 1.00), "gated_activation, backwards": (1067, 4033, 0.97), "rope": (854, 4039, 0.98), "qk_norm_rope": (761, 2716, 0.66),
     "qk_norm_rope, backwards": (1223, 1349, 0.33), "RMSNorm": (646, 3505, 0.85), "RMSNorm and residual": (969, 3759, 0.91),

@@ -22,7 +22,7 @@ MICRO_BATCHES = (8, 4, 2)
 LIBRARY = "libvlmtrain_kernel_times.so"
 LORA = {"lora.rank": RANK, "memory.recompute": "none", "training.max_steps": STEPS}
 # Milliseconds on an H200 with micro-batches of 8, inferred in November 2026 from the class totals of
-# docs/benchmarks/gpu by operations and sizes. SwiGLU of the tower was 178 before it was read in packs of 8 bytes.
+# docs/benchmarks/first-gpu-hour.md (at commit 32d5921e) by operations and sizes. SwiGLU of the tower was 178 before it was read in packs of 8 bytes.
 INFERRED_LORA = {step_parts.BASE: 890, step_parts.LORA: 241, step_parts.NARROW_BASE: 309, step_parts.NARROW_LORA: 161,
                  step_parts.TEXT_ATTENTION: 165, step_parts.FULL_ATTENTION: 176, step_parts.WINDOWS: 132, step_parts.TOWER_GATE: 85}
 # For NF4, only totals of classes are measured.
