@@ -233,8 +233,7 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   if (const auto keys = models::find_unapplied_generation_settings(checkpoint); !keys.empty()) {
     spdlog::info(
         "generation_config.json: {} {} applied by transformers' generate but not here; docs/how-to/generate.md lists "
-        "the "
-        "supported options",
+        "the supported options",
         fmt::join(keys, ", "), keys.size() == 1 ? "is" : "are");
   }
   const auto model = models::load_model(checkpoint, device,

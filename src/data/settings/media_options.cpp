@@ -116,9 +116,8 @@ void declare_options(OptionTable& table, BoxOptions& options) {
        {"normalized_1000", BoxInput::kNormalized1000}},
       {.doc = "Unit of coordinates in the texts of turns, which are rewritten for the model as the image is resized, "
               "padded and cropped (docs/reference/data-formats.md). none: texts are not searched for coordinates. "
-              "absolute: pixels of "
-              "the image. normalized_1: 0 to 1. normalized_1000: 0 to 1000. Also the unit of boxes under `objects` "
-              "without a `bbox_type`, which are in pixels with none.",
+              "absolute: pixels of the image. normalized_1: 0 to 1. normalized_1000: 0 to 1000. Also the unit of boxes "
+              "under `objects` without a `bbox_type`, which are in pixels with none.",
        .resume = ResumeRule::kIfRequested});
   table.add(
       keys::data::kBoxesPattern, options.pattern,
@@ -137,8 +136,7 @@ void declare_options(OptionTable& table, BoxOptions& options) {
        {"location_tokens", BoxOutput::kLocationTokens}},
       {.doc = "How coordinates are written for the model. model: as in the training data of the model family "
               "(docs/reference/data-formats.md). unchanged: the numbers of the data. absolute: pixels of the resized "
-              "image. "
-              "normalized_1: 0 to 1. normalized_1000: 0 to 1000. location_tokens: `<loc0000>` to `<loc1023>`.",
+              "image. normalized_1: 0 to 1. normalized_1000: 0 to 1000. location_tokens: `<loc0000>` to `<loc1023>`.",
        .resume = ResumeRule::kIfRequested,
        .hints = {{.names = {"norm_bbox"}, .text = "data.boxes.out: the format of the model family by default"}}});
   table.add_enum(

@@ -99,12 +99,9 @@ void declare_options(OptionTable& table, DataOptions& options) {
       keys::data::kTrain, "string or list (of sources)", [&options] { return options.train.to_json(); },
       [&options](const nlohmann::ordered_json& value) { return options.train.set(value); },
       {.doc = "Training data: a JSON, JSON Lines, Parquet or WebDataset tar file; a pattern such as `data/*.parquet`; "
-              "a folder "
-              "of shards; or a list of these and of `{path, weight, task, image_root}`. `weight` sets the source's "
-              "share of "
-              "the drawn samples, whatever its size. `repeat` instead sets how often an epoch goes through the source. "
-              "`task` "
-              "applies to all samples of the source (docs/reference/data-formats.md).",
+              "a folder of shards; or a list of these and of `{path, weight, task, image_root}`. `weight` sets the "
+              "source's share of the drawn samples, whatever its size. `repeat` instead sets how often an epoch goes "
+              "through the source. `task` applies to all samples of the source (docs/reference/data-formats.md).",
        .resume = ResumeRule::kIfRequested,
        .hints = {{.names = {"dataset", "datasets", "dataset_name", "dataset_path", "train_file", "train_data",
                             "data_path", "data_file", "dataset_use", "train_dataset", "path_or_dataset", "meta_path",
@@ -115,8 +112,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
       [&options](const nlohmann::ordered_json& value) { return options.task_shares.set(value); },
       {.doc = "Shares of the tasks among the drawn samples, such as `{vqa: 0.75, caption: 0.25}` or `[vqa=0.75, "
               "caption=0.25]`; or a schedule, `[{step: 0, shares: {vqa: 1, caption: 0}}, {step: 500, shares: {vqa: 1, "
-              "caption: "
-              "1}}]`. Empty: tasks occur as often as in the data set (docs/reference/data-formats.md).",
+              "caption: 1}}]`. Empty: tasks occur as often as in the data set (docs/reference/data-formats.md).",
        .resume = ResumeRule::kIfRequested});
   table.add_enum(
       keys::data::kCurriculum, options.curriculum,
@@ -137,8 +133,8 @@ void declare_options(OptionTable& table, DataOptions& options) {
       make_share_or_path_check());
   table.add(keys::data::kColumns, options.columns,
             {.doc = "Names of the fields or columns in the data, if they differ from docs/reference/data-formats.md: "
-                    "`{question: prompt, answer: "
-                    "label, image: photo}`. One entry can be set alone: `data.columns.answer=label`.",
+                    "`{question: prompt, answer: label, image: photo}`. One entry can be set alone: "
+                    "`data.columns.answer=label`.",
              .resume = ResumeRule::kIfRequested},
             make_columns_check());
   table.add(
@@ -172,20 +168,18 @@ void declare_options(OptionTable& table, DataOptions& options) {
       keys::data::kOnTooLong, options.on_too_long,
       {{"shrink", LongSamplePolicy::kShrink}, {"drop", LongSamplePolicy::kDrop}, {"fail", LongSamplePolicy::kFail}},
       {.doc = "Handling of samples with more than data.max_length tokens. shrink: images, then video frames, are "
-              "downscaled "
-              "until the sample fits, to a minimum size (docs/reference/data-formats.md). A sample that still does not "
-              "fit is a bad sample. "
-              "drop: the sample is dropped and counted, whatever data.on_bad_sample is. fail: it is a bad sample.",
+              "downscaled until the sample fits, to a minimum size (docs/reference/data-formats.md). A sample that "
+              "still does not fit is a bad sample. drop: the sample is dropped and counted, whatever "
+              "data.on_bad_sample is. fail: it is a bad sample.",
        .resume = ResumeRule::kFree});
-  table.add(
-      keys::data::kTextWindowTokens, options.text_window_tokens,
-      {.doc = "Maximum number of tokens per window of a text without images (`text` records, "
-              "docs/reference/data-formats.md). A longer "
-              "text is split into windows, each a sample of its own. Each token of a text is learned once, also where "
-              "windows meet. auto: texts are not split, and `data.on_too_long` applies to long ones.",
-       .resume = ResumeRule::kIfRequested,
-       .unit = "tokens"},
-      allow_auto(at_least<int64_t>(2)));
+  table.add(keys::data::kTextWindowTokens, options.text_window_tokens,
+            {.doc = "Maximum number of tokens per window of a text without images (`text` records, "
+                    "docs/reference/data-formats.md). A longer text is split into windows, each a sample of its own. "
+                    "Each token of a text is learned once, also where windows meet. auto: texts are not split, and "
+                    "`data.on_too_long` applies to long ones.",
+             .resume = ResumeRule::kIfRequested,
+             .unit = "tokens"},
+            allow_auto(at_least<int64_t>(2)));
   table.add_enum(
       keys::data::kTrainOn, options.train_on, {{"all", TrainedAnswers::kAll}, {"last", TrainedAnswers::kLast}},
       {.doc = "Answers of a conversation that are in the loss. all: all answers. last: only the last one. Answers "
@@ -266,12 +260,12 @@ void declare_options(OptionTable& table, DataOptions& options) {
        .hints = {{.names = {"max_frames", "video_maxlen", "nframes", "num_frames", "fps_max_frames", "video_max_len"},
                   .text = "data.video_max_frames; for volumes data.volume.max_frames"}}},
       at_least<int64_t>(2));
-  table.add_enum(keys::data::kVideoLayout, options.video_layout,
-                 {{"released", VideoTokenLayout::kReleasedCode}, {"transformers5", VideoTokenLayout::kTransformers5}},
-                 {.doc = "Token layout of videos in Qwen models (docs/reference/models.md). released: as in the code "
-                         "that was released "
-                         "with the checkpoints, which vLLM also uses. transformers5: as in transformers 5.3 and later.",
-                  .resume = ResumeRule::kIfRequested});
+  table.add_enum(
+      keys::data::kVideoLayout, options.video_layout,
+      {{"released", VideoTokenLayout::kReleasedCode}, {"transformers5", VideoTokenLayout::kTransformers5}},
+      {.doc = "Token layout of videos in Qwen models (docs/reference/models.md). released: as in the code that was "
+              "released with the checkpoints, which vLLM also uses. transformers5: as in transformers 5.3 and later.",
+       .resume = ResumeRule::kIfRequested});
   declare_options(table, options.volume);
   declare_options(table, options.boxes);
   table.add_enum(
@@ -298,11 +292,9 @@ void declare_options(OptionTable& table, DataOptions& options) {
             between<int64_t>(1, kMaxWorkers));
   table.add(
       keys::data::kChatTemplate, options.chat_template,
-      {.doc =
-           "Template that turns a conversation into text (docs/reference/chat-templates.md). auto: the checkpoint's "
-           "own, or its "
-           "family's if it has none. Otherwise the name of a template of the checkpoint or of the program, or a file "
-           "that ends with `.jinja`. Saved checkpoints then contain that template.",
+      {.doc = "Template that turns a conversation into text (docs/reference/chat-templates.md). auto: the checkpoint's "
+              "own, or its family's if it has none. Otherwise the name of a template of the checkpoint or of the "
+              "program, or a file that ends with `.jinja`. Saved checkpoints then contain that template.",
        .resume = ResumeRule::kIfRequested,
        .hints = {{.names = {"template", "conv_version", "conv_mode", "conversation_template", "conv_style"}}}});
   table.add(

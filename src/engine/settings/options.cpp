@@ -66,16 +66,15 @@ void declare_options(OptionTable& table, BatchAndTaskOptions& options) {
              .resume = ResumeRule::kIfRequested,
              .unit = "samples"},
             allow_auto(at_least<int64_t>(1)));
-  table.add_enum(
-      keys::training::kTaskWeighting, options.task_weighting,
-      {{"none", TaskWeighting::kNone},
-       {"fixed", TaskWeighting::kFixed},
-       {"inverse_size", TaskWeighting::kInverseSize},
-       {"gradnorm", TaskWeighting::kGradNorm}},
-      {.doc = "Weights of the tasks in the loss (docs/how-to/several-tasks.md). fixed: `training.task_weights`. "
-              "inverse_size: 1 / "
-              "number of samples of the task in `data.train`. gradnorm: GradNorm adapts them during training.",
-       .resume = ResumeRule::kIfRequested});
+  table.add_enum(keys::training::kTaskWeighting, options.task_weighting,
+                 {{"none", TaskWeighting::kNone},
+                  {"fixed", TaskWeighting::kFixed},
+                  {"inverse_size", TaskWeighting::kInverseSize},
+                  {"gradnorm", TaskWeighting::kGradNorm}},
+                 {.doc = "Weights of the tasks in the loss (docs/how-to/several-tasks.md). fixed: "
+                         "`training.task_weights`. inverse_size: 1 / number of samples of the task in `data.train`. "
+                         "gradnorm: GradNorm adapts them during training.",
+                  .resume = ResumeRule::kIfRequested});
   table.add(
       keys::training::kTaskWeights, options.task_weights,
       {.doc = "With fixed weights: one entry per task, `[caption=0.5, question=2]`. Only their ratios count: they are "

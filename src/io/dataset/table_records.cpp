@@ -51,8 +51,7 @@ void check_columns(const std::filesystem::path& file, const RowFile& row_file, c
   if (may_have_turns(columns, settings.columns)) return;
   throw data_error(
       "{}: its columns are {}; none of them has a known name for turns or for a question and an answer; set their "
-      "names, for example "
-      "data.columns.question=COLUMN data.columns.answer=COLUMN (docs/reference/data-formats.md)",
+      "names, for example data.columns.question=COLUMN data.columns.answer=COLUMN (docs/reference/data-formats.md)",
       file.string(), fmt::join(column_excerpts, ", "));
 }
 

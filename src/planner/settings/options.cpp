@@ -50,8 +50,8 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
       [](double gigabytes) { return gigabytes > 0 && gigabytes <= kMaxGigabytes; }};
   table.set_section_description("memory",
                                 "Memory limit and ways to save memory. The planner sets the values that are `auto` "
-                                "(docs/explanation/planning.md, for the CPU "
-                                "docs/explanation/memory.md). None of them changes loss or gradients beyond rounding.");
+                                "(docs/explanation/planning.md, for the CPU docs/explanation/memory.md). None of them "
+                                "changes loss or gradients beyond rounding.");
   table.add(
       keys::memory::kLimitGb, options.limit_gb,
       {.doc = "Maximum memory of the process in GB of 10⁹ bytes. On a GPU: GPU memory, CUDA's context included; memory "

@@ -288,14 +288,12 @@ void declare_options(OptionTable& table, OutputOptions& options) {
            "If true and the run has evaluations, a checkpoint is written at each step that is the best so far. It is "
            "kept in addition to those of `output.save_total_limit`, and `checkpoints/best` links to it.",
        .resume = ResumeRule::kFree});
-  table.add_enum(
-      keys::output::kAsyncSave, options.async_save,
-      {{"auto", AsyncSaveMode::kAuto}, {"true", AsyncSaveMode::kAlways}, {"false", AsyncSaveMode::kNever}},
-      {.doc = "Whether training continues while a checkpoint is written, from copies of the trained values and the "
-              "optimizer's states in host memory. `auto`: if the copies fit (docs/explanation/memory.md). `false`: the "
-              "next "
-              "step waits until the checkpoint is written.",
-       .resume = ResumeRule::kFree});
+  table.add_enum(keys::output::kAsyncSave, options.async_save,
+                 {{"auto", AsyncSaveMode::kAuto}, {"true", AsyncSaveMode::kAlways}, {"false", AsyncSaveMode::kNever}},
+                 {.doc = "Whether training continues while a checkpoint is written, from copies of the trained values "
+                         "and the optimizer's states in host memory. `auto`: if the copies fit "
+                         "(docs/explanation/memory.md). `false`: the next step waits until the checkpoint is written.",
+                  .resume = ResumeRule::kFree});
   table.add(
       keys::output::kSamplePredictions, options.num_sample_predictions,
       {.doc = "Number of samples of `data.eval`, or of `data.train` if it is empty, that the model answers at each "

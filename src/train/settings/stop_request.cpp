@@ -53,7 +53,7 @@ void record_stop_signal(int signal) {
 
 /// Lets signal handlers of this thread run on their own stack. A handler on the normal stack
 /// corrupts memory if it interrupts a matrix product on the CPU, as if oneDNN's generated code used
-/// the stack below the stack pointer (docs/benchmarks/ranks.md).
+/// the stack below the stack pointer (tests/train/stop_request_test.cpp).
 void install_alternate_signal_stack() {
   constexpr size_t kStackBytes = size_t{64} * 1024;  // far more than record_stop_signal() takes
   static std::array<std::byte, kStackBytes> memory;
