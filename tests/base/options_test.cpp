@@ -48,7 +48,7 @@ class OptionsTest : public testing::Test {
     table_.add("run.files", options_.files, {.doc = "Files.", .resume = ResumeRule::kNever});
     table_.add("run.micro_batch_size", options_.micro, {.doc = "Samples.", .resume = ResumeRule::kFree});
     table_.add_enum("run.speed", options_.speed, {{"slow", Speed::kSlow}, {"fast", Speed::kFast}},
-                    {.doc = "Speed.", .resume = ResumeRule::kFree});
+                    {.doc = "Speed.", .resume = ResumeRule::kFree, .value_aliases = {{"quick", "fast"}}});
     table_.add_foreign_keys({"shoes", "socks"}, "no equivalent: remove it");
   }
 
@@ -287,6 +287,12 @@ TEST_F(OptionsTest, ResolvedYamlReadsBackAsTheSame) {
   EXPECT_EQ(options_.micro, 3);
 }
 
+TEST_F(OptionsTest, AnEarlierNameOfAValueIsAccepted) {
+  read("run: {speed: quick}");
+  EXPECT_EQ(options_.speed, Speed::kFast);
+  EXPECT_EQ(table_.format_value("run.speed"), "fast");
+}
+
 TEST_F(OptionsTest, MarkdownHasEverythingThatIsDeclared) {
   const std::string markdown = table_.to_markdown();
   EXPECT_THAT(markdown,
@@ -294,6 +300,7 @@ TEST_F(OptionsTest, MarkdownHasEverythingThatIsDeclared) {
   EXPECT_THAT(markdown, HasSubstr("| `run.rate` | float (greater than 0) | `1e-08` | changed | Rate. |\n"));
   EXPECT_THAT(markdown, HasSubstr("| `run.name` | string | `\"\"` | never | Name. |\n"));
   EXPECT_THAT(markdown, HasSubstr("| `run.quiet` | boolean | `false` | free | Quiet. |\n"));
+  EXPECT_THAT(markdown, HasSubstr("free | Speed. `quick` is an alias of `fast`. |\n"));
   EXPECT_THAT(markdown, HasSubstr("| `pace` | run.rate |\n| `tempo` | 60 / run.rate |\n"));
   EXPECT_THAT(markdown, HasSubstr("| `shoes`, `socks` | no equivalent: remove it |\n"));
 }

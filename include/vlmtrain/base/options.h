@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -87,6 +88,8 @@ struct OptionInfo {
   std::string unit{};                  ///< of a number, such as "tokens"; empty: none
   std::vector<std::string> aliases{};  ///< earlier names, accepted wherever the key is accepted
   std::vector<OptionHint> hints{};     ///< names in other trainers
+  /// Earlier names of values of an enum, accepted in place of the value: name, value.
+  std::map<std::string, std::string> value_aliases{};
 };
 
 struct OptionDeclarations;

@@ -10,20 +10,20 @@ LOSS_TOLERANCE = 5e-3
 
 def against_aten(title, job):
     def do(bench):
-        own, _, _ = job.run(bench, f"kernels-{title}-own", {"training.kernels": "own"})
-        aten, _, _ = job.run(bench, f"kernels-{title}-aten", {"training.kernels": "aten", **plan_arguments(own.plan())})
-        forecast = aten.plan()["step_seconds"] / own.plan()["step_seconds"]
-        text = f"{own.plan()['micro_batch_size']} x {own.plan()['gradient_accumulation_steps']}; planned {forecast:.2f} times as fast"
+        custom, _, _ = job.run(bench, f"kernels-{title}-custom", {"training.kernels": "custom"})
+        aten, _, _ = job.run(bench, f"kernels-{title}-aten", {"training.kernels": "aten", **plan_arguments(custom.plan())})
+        forecast = aten.plan()["step_seconds"] / custom.plan()["step_seconds"]
+        text = f"{custom.plan()['micro_batch_size']} x {custom.plan()['gradient_accumulation_steps']}; planned {forecast:.2f} times as fast"
         if bench.is_virtual:
             return results.dry(text, planned_ratio=forecast)
-        seconds = {"own": measure_seconds(own.lines()), "aten": measure_seconds(aten.lines())}
-        losses = {"own": own.lines()[0]["loss"], "aten": aten.lines()[0]["loss"]}
-        ratio, apart = seconds["aten"] / seconds["own"], abs(losses["own"] - losses["aten"]) / losses["aten"]
-        text = (f"{ratio:.2f} times as fast as ATen's, {seconds['own']:.3f} s a step ({own.plan()['step_seconds']:.3f} planned) "
+        seconds = {"custom": measure_seconds(custom.lines()), "aten": measure_seconds(aten.lines())}
+        losses = {"custom": custom.lines()[0]["loss"], "aten": aten.lines()[0]["loss"]}
+        ratio, apart = seconds["aten"] / seconds["custom"], abs(losses["custom"] - losses["aten"]) / losses["aten"]
+        text = (f"{ratio:.2f} times as fast as ATen's, {seconds['custom']:.3f} s a step ({custom.plan()['step_seconds']:.3f} planned) "
                 f"against {seconds['aten']:.3f} ({aten.plan()['step_seconds']:.3f}); {text}; first losses {apart:.1e} apart")
         figures = {"ratio": ratio, "planned_ratio": forecast, "seconds": seconds, "losses": losses,
-                   "planned_seconds": {"own": own.plan()["step_seconds"], "aten": aten.plan()["step_seconds"]},
-                   "reserved_peak_bytes": {name: run.plan()["measured"]["reserved_peak_bytes"] for name, run in (("own", own), ("aten", aten))}}
+                   "planned_seconds": {"custom": custom.plan()["step_seconds"], "aten": aten.plan()["step_seconds"]},
+                   "reserved_peak_bytes": {name: run.plan()["measured"]["reserved_peak_bytes"] for name, run in (("custom", custom), ("aten", aten))}}
         if apart > LOSS_TOLERANCE:
             return results.failed(text, "src/kernels: gpu_tests --gtest_filter='*GpuKernels*' finds the wrong kernel", **figures)
         if ratio < 1:

@@ -246,10 +246,14 @@ std::string OptionTable::to_markdown() const {
     for (const auto& option : declarations_->options) {
       if (!option.key.starts_with(section + ".")) continue;
       const auto& aliases = option.info.aliases;
-      text += fmt::format("| `{}` | {} | `{}` | {} | {}{} |\n", option.key,
+      text += fmt::format("| `{}` | {} | `{}` | {} | {}{}", option.key,
                           describe_type(option.type, option.info.unit, option.condition), option.default_value_text,
                           to_string(option.info.resume), option.info.doc,
                           aliases.empty() ? "" : fmt::format(" Alias: {}.", format_names(aliases)));
+      for (const auto& [name, value] : option.info.value_aliases) {
+        text += fmt::format(" `{}` is an alias of `{}`.", name, value);
+      }
+      text += " |\n";
     }
   }
   text +=

@@ -239,8 +239,9 @@ void OptionTable::add_enum_by_index(std::string_view key, std::vector<std::strin
                                     .info = info,
                                     .set = {},
                                     .emit_value = {}};
-  option.set = [names, set](const YAML::Node& node) -> std::optional<std::string> {
-    const auto text = parse_yaml_value<std::string>(node);
+  option.set = [names, set, aliases = info.value_aliases](const YAML::Node& node) -> std::optional<std::string> {
+    auto text = parse_yaml_value<std::string>(node);
+    if (const auto alias = text ? aliases.find(*text) : aliases.end(); alias != aliases.end()) text = alias->second;
     const auto it = text ? std::find(names.begin(), names.end(), *text) : names.end();
     if (it == names.end()) {
       return fmt::format("must be one of {}, not {}", fmt::join(names, ", "),

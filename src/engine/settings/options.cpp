@@ -16,7 +16,7 @@ const std::vector<std::pair<std::string, Precision>> kPrecisionNames{
     {"bf16", Precision::kBf16}, {"fp16", Precision::kFp16}, {"fp32", Precision::kFp32}};
 
 const std::vector<std::pair<std::string, kernels::KernelBackend>> kKernelBackendNames{
-    {"own", kernels::KernelBackend::kCustom}, {"aten", kernels::KernelBackend::kAten}};
+    {"custom", kernels::KernelBackend::kCustom}, {"aten", kernels::KernelBackend::kAten}};
 const std::vector<std::pair<std::string, ScheduleShape>> kScheduleShapeNames{
     {"cosine", ScheduleShape::kCosine}, {"linear", ScheduleShape::kLinear}, {"constant", ScheduleShape::kConstant}};
 
@@ -244,7 +244,8 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
       keys::training::kKernels, options.kernels, kKernelBackendNames,
       {.doc = "On CUDA: vlmtrain's custom kernels, each of which fuses several of ATen's, or only ATen's kernels. A "
               "custom kernel whose results on a GPU differ from ATen's is disabled when the run starts.",
-       .resume = ResumeRule::kFree});
+       .resume = ResumeRule::kFree,
+       .value_aliases = {{"own", "custom"}}});
   table.add(keys::training::kSeed, options.seed,
             {.doc = "Seed of the order of the samples and of all other randomness.",
              .resume = ResumeRule::kNever,
