@@ -5,7 +5,14 @@
 --vgpu is the folder of the stub libraries, --torch the folder with PyTorch (printed by `scripts/setup.sh --print-libtorch`),
 and --packages a folder with the Python packages that PyTorch needs. VLMTRAIN_VGPU, VLMTRAIN_TORCH and VLMTRAIN_PACKAGES
 are their defaults. A source that needs a version of transformers reads it from DIR/transformers-VERSION.
-docs/benchmarks/published.md describes these folders and the sources.
+docs/benchmarks/published.md describes the sources. The packages are installed by
+
+    pip install --target DIR sympy networkx jinja2 typing_extensions filelock fsspec mpmath setuptools numpy
+    pip install --target DIR --no-deps "huggingface-hub<1" safetensors regex tqdm requests pyyaml packaging \\
+        urllib3 idna certifi charset-normalizer pillow torchvision==0.26.0
+    pip install --target DIR/transformers-4.41.2 --no-deps transformers==4.41.2 tokenizers==0.19.1
+    pip install --target DIR/transformers-4.42.4 --no-deps transformers==4.42.4 tokenizers==0.19.1 "numpy<2"
+    pip install --target DIR/transformers-4.46.3 --no-deps transformers==4.46.3 tokenizers==0.20.3
 
 No GPU is used. The processes of a source run one after the other. Sources: the modules in bench/published_peaks.
 """
