@@ -52,8 +52,8 @@ c10::intrusive_ptr<c10d::Backend> make_nccl_backend(c10::intrusive_ptr<c10d::Sto
       load_plugin(kNcclPluginFile, kNcclPluginVersionSymbol, kNcclPluginVersion, {kMakeNcclBackendSymbol});
   if (plugin.functions.empty()) {
     throw run_error(
-        "training on several GPUs requires NCCL, but {} cannot be loaded ({}); it is built next to the program and "
-        "needs LibTorch's CUDA libraries",
+        "{}: cannot be loaded, and several GPUs require it ({}); put it next to vlmtrain, and install LibTorch with "
+        "CUDA",
         kNcclPluginFile, make_excerpt(plugin.problem, 300));
   }
   auto* const make_backend = reinterpret_cast<MakeNcclBackendFunction*>(plugin.functions.front());

@@ -138,12 +138,14 @@ RankMonitor::Clock::duration RankMonitor::compute_heartbeat_timeout() const {
                                : options_.heartbeat_timeout;
 }
 
+constexpr const char* kLostRankAdvice = "check its log and dmesg there, then run the same command to resume";
+
 std::string RankMonitor::describe_lost_rank(int64_t rank) const {
   const std::string& name = rank_names_[static_cast<size_t>(rank)];
   if (is_connection_broken_)
-    return fmt::format("{} disconnected: it was killed, or its machine or network failed", name);
-  return fmt::format("{} has not responded for {:.0f} s: it was stopped, or its machine or network failed", name,
-                     std::chrono::duration<double>(compute_heartbeat_timeout()).count());
+    return fmt::format("{} disconnected: it was killed, or its node or network failed; {}", name, kLostRankAdvice);
+  return fmt::format("{} has not responded for {:.0f} s: it was stopped, or its node or network failed; {}", name,
+                     std::chrono::duration<double>(compute_heartbeat_timeout()).count(), kLostRankAdvice);
 }
 
 /// Only this thread exchanges messages with rank 0's store, because SharedStore is not thread-safe.

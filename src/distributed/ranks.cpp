@@ -85,10 +85,10 @@ class Rendezvous {
     // Rank 0 hosts the store, so it waits until the other ranks have polled the message.
     if (launch_info_.rank == 0) std::this_thread::sleep_for(20 * kPollInterval);
     throw run_error(
-        "of {} ranks, these did not connect to {}:{} within {} s: {}; check that they were started and can reach it, "
-        "or increase {}",
-        launch_info_.world_size, launch_info_.master_address, launch_info_.master_port,
-        std::chrono::duration<double>(timeout_).count(), missing, keys::distributed::kRendezvousSeconds);
+        "{}: these of {} ranks did not connect to {}:{} within {} s: {}; check that they were started and can reach "
+        "it, or increase the limit",
+        keys::distributed::kRendezvousSeconds, launch_info_.world_size, launch_info_.master_address,
+        launch_info_.master_port, std::chrono::duration<double>(timeout_).count(), missing);
   }
 
   SharedStore& store_;
@@ -192,7 +192,11 @@ class DistributedContext::Impl {
   [[noreturn]] void rethrow_with_reason(const std::exception& error) {
     if (const auto failure = rank_monitor_.wait_for_failure())
       throw UserError(failure->code, failure->format_message());
-    throw run_error("the connection to another rank broke: {}", error.what());
+    throw run_error(
+        "rank {}: the connection to another rank broke: {}; check the logs of the other ranks, then run the same "
+        "command "
+        "to resume",
+        launch_info_.rank, error.what());
   }
 
   const LaunchInfo& launch_info_;

@@ -126,8 +126,8 @@ c10::intrusive_ptr<c10d::TCPStore> open_store(const LaunchInfo& launch, bool is_
       throw usage_error("rank 0 cannot listen at {}:{}: {}; choose another port with MASTER_PORT",
                         launch.master_address, launch.master_port, reason);
     }
-    throw usage_error("rank {} cannot connect to rank 0 at {}:{}: {}", launch.rank, launch.master_address,
-                      launch.master_port, reason);
+    throw usage_error("rank {} cannot connect to rank 0 at {}:{}: {}; check MASTER_ADDR, MASTER_PORT and the network",
+                      launch.rank, launch.master_address, launch.master_port, reason);
   }
 }
 

@@ -74,7 +74,9 @@ at::Device open_cuda_device(const std::string& name, int index) {
                             probe.reason.empty() ? "no NVIDIA driver is installed (no libcuda.so.1)" : probe.reason);
     }
     if (index >= std::ssize(probe.gpus)) {
-      throw_unusable_device(name, fmt::format("only {} GPUs are usable; check nvidia-smi", probe.gpus.size()));
+      throw_unusable_device(
+          name, fmt::format("only {} usable; check nvidia-smi",
+                            probe.gpus.size() == 1 ? "1 GPU is" : fmt::format("{} GPUs are", probe.gpus.size())));
     }
     check_kernel_code(name, probe.gpus[static_cast<size_t>(index)]);
   }
@@ -134,7 +136,7 @@ at::Device open_device(const std::string& name) {
   if (name == "auto") return open_default_device();
   if (name == "cpu") return at::kCPU;
   const auto index = parse_cuda_index(name);
-  if (!index) throw usage_error("device {}: unknown; write auto, cpu, cuda or cuda:N", name);
+  if (!index) throw usage_error("--device {}: unknown device; must be auto, cpu, cuda or cuda:N", name);
   return open_cuda_device(name, *index);
 }
 

@@ -80,19 +80,19 @@ std::string describe_batch_scaling(const engine::TrainingOptions& training) {
                                          *batch_and_tasks.global_batch_tokens, training.global_batch_size);
     if (batch_and_tasks.batch_scaling == engine::BatchScaling::kNone)
       return text + "; the learning rates are not scaled";
-    return text + fmt::format("; the learning rates of a step are multiplied by {} (batch_scaling {})",
+    return text + fmt::format("; the learning rates of a step are multiplied by {} ({}={})",
                               batch_and_tasks.batch_scaling == engine::BatchScaling::kSqrt
                                   ? fmt::format("√(its tokens / {})", *batch_and_tasks.global_batch_tokens)
                                   : fmt::format("its tokens / {}", *batch_and_tasks.global_batch_tokens),
-                              rule);
+                              keys::training::kBatchScaling, rule);
   }
   if (!batch_and_tasks.reference_batch_size) return {};
   const engine::LearningRates peak = compute_learning_rates(training, 1.0);
   return fmt::format(
-      "batch_scaling {}: learning rates were tuned for batches of {} samples and are multiplied by {:.4g} for {}: peak "
-      "{:.4g} for the language model, {:.4g} for the projector, {:.4g} for the vision tower",
-      rule, *batch_and_tasks.reference_batch_size, compute_reference_lr_factor(training), training.global_batch_size,
-      peak.language_model, peak.projector, peak.vision_tower);
+      "{}={}: the learning rates, tuned for {} samples, are multiplied by {:.4g} for {}. Peaks: language model {:.4g}, "
+      "projector {:.4g}, vision tower {:.4g}",
+      keys::training::kBatchScaling, rule, *batch_and_tasks.reference_batch_size, compute_reference_lr_factor(training),
+      training.global_batch_size, peak.language_model, peak.projector, peak.vision_tower);
 }
 
 namespace {

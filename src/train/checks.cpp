@@ -156,8 +156,9 @@ void check_no_unrelated_files(const fs::path& folder) {
   for (const char* const name : kRunFileNames) {
     if (!fs::is_regular_file(folder / name, ignored_error)) continue;
     throw usage_error(
-        "{}: {} contains {}, which no run wrote (there is no run.lock next to it) and a run would overwrite; choose "
-        "another folder, or move it away",
+        "{}: {} contains {}, which a run would overwrite, and has no run.lock of an earlier run; choose another "
+        "folder, "
+        "or move the file away",
         keys::output::kDir, folder.string(), name);
   }
 }

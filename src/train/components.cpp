@@ -41,7 +41,7 @@ std::shared_ptr<const io::Records> open_nonempty_records(const std::filesystem::
                                                          const io::RecordSettings& settings) {
   auto records = io::open_records(path, settings);
   check_row_group_memory(/*limit_gb=*/{});
-  if (records->size() == 0) throw data_error("{}: contains no samples", path.string());
+  if (records->size() == 0) throw data_error("{}: contains no samples; give a file with records", path.string());
   return records;
 }
 

@@ -93,10 +93,10 @@ add("`training.lr=1e-5`", TRAIN + " training.lr=1e-5", 2, "training.learning_rat
 add("`--batch_size 8`", TRAIN + " --batch_size 8", 2, "training.global_batch_size is the exact number of samples per step")
 add("`--resume_from_checkpoint`", TRAIN + " --resume_from_checkpoint run/checkpoints/step-2", 2, "training.resume")
 add("`--deepspeed ds.json`", TRAIN + " --deepspeed ds.json", 2, "--nproc-per-node")
-add("`--device gpu`", "--config train.yaml --device gpu", 2, "write auto, cpu, cuda, cuda:N or virtual:NAME")
+add("`--device gpu`", "--config train.yaml --device gpu", 2, "must be auto, cpu, cuda, cuda:N or virtual:NAME")
 if not has_driver():
     add("`--device cuda` without a driver", "--config train.yaml --device cuda", 5, "no NVIDIA driver", "to train on the CPU, set --device cpu")
-add("`--device 0`", "--config train.yaml --device 0", 2, "write auto, cpu, cuda, cuda:N or virtual:NAME")
+add("`--device 0`", "--config train.yaml --device 0", 2, "must be auto, cpu, cuda, cuda:N or virtual:NAME")
 add("two ranks that have nowhere to meet", TRAIN, 2, "WORLD_SIZE=2", "--nproc-per-node 2", environment={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"})
 add("`--launch 3` of a global batch of 4", TRAIN + " --launch 3 training.global_batch_size=4", 2, "3 or 6")
 add("`plan --gpu v100`", "plan --gpu v100", 2, "no code", "--gpu t4")

@@ -206,8 +206,10 @@ ExitCode eval(const EvalArguments& arguments) {
     print_evaluation(result);
   }
   if (!std::isfinite(result.total.loss())) {
-    spdlog::warn("the loss is not finite: weights are not finite, or input values overflow; for volumes, check {}",
-                 keys::data::kVolumeNormalization);
+    spdlog::warn(
+        "{}: the loss is not finite, because weights are not finite or inputs overflow; use an earlier checkpoint or "
+        "{}=fp32; for volumes, check {}",
+        arguments.checkpoint, keys::training::kPrecision, keys::data::kVolumeNormalization);
   }
   return ExitCode::kSuccess;
 }

@@ -78,7 +78,7 @@ void check_no_other_launcher(int64_t count) {
 /// which only this command accepts.
 void check_train_device(const std::string& device) {
   if (device == "auto" || device == "cpu" || memory::parse_cuda_index(device) || parse_virtual_gpu(device)) return;
-  throw usage_error("device {}: unknown; write auto, cpu, cuda, cuda:N or virtual:NAME", device);
+  throw usage_error("--device {}: unknown device; must be auto, cpu, cuda, cuda:N or virtual:NAME", device);
 }
 
 }  // namespace

@@ -78,7 +78,8 @@ class GpuExamination {
     }
     if (memory_info_.error != 0) {
       return section.warn(
-          fmt::format("{}: the driver does not report its memory (error {})", describe_gpu(), memory_info_.error));
+          fmt::format("{}: the driver does not report its memory (error {}); check nvidia-smi and dmesg",
+                      describe_gpu(), memory_info_.error));
     }
     constexpr double kMaxOtherProcessFraction = 0.1;  // of the GPU's memory; not tuned
     const auto used_bytes = static_cast<double>(memory_info_.total_bytes - memory_info_.free_bytes);
@@ -119,8 +120,10 @@ void examine_gpus(Section& section, const DoctorContext& context, const std::vec
     if (index == selected_gpu_index) section.facts["case"] = gpu_examination.describe_usability();
   }
   if (selected_gpu_index >= std::ssize(gpus)) {
-    section.fail(fmt::format("--device {}: only {} GPUs are usable (nvidia-smi -L, CUDA_VISIBLE_DEVICES)",
-                             context.device, gpus.size()));
+    section.fail(
+        fmt::format("--device {}: only {} usable; choose a lower number, or check nvidia-smi -L and "
+                    "CUDA_VISIBLE_DEVICES",
+                    context.device, gpus.size() == 1 ? "1 GPU is" : fmt::format("{} GPUs are", gpus.size())));
   }
   if (context.device != "cpu") section.facts["device"] = fmt::format("cuda:{}", selected_gpu_index);
 }

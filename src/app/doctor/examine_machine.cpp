@@ -140,16 +140,19 @@ Section examine_libraries(const DoctorContext& context) {
         const std::string location = fmt::format("{}, found by {}", libtorch.cpu_library.parent_path().string(),
                                                  memory::to_string(libtorch.source));
         if (!libtorch.matches_compiled_version()) {
-          section.fail(fmt::format(
-              "LibTorch {} is loaded from {}, but this program is compiled for {}; remove that folder from the path",
-              libtorch.loaded_version, location, libtorch.compiled_version));
+          section.fail(
+              fmt::format("LibTorch {} is loaded from {}, but this program is compiled for {}; remove that folder from "
+                          "LD_LIBRARY_PATH and LD_PRELOAD, or install the other version there",
+                          libtorch.loaded_version, location, libtorch.compiled_version));
         } else {
           section.ok(fmt::format("LibTorch {} in {}{}", libtorch.compiled_version, location,
                                  libtorch.cuda_library.empty() ? "" : "; its CUDA library is next to it"));
         }
         if (libtorch.cpu_library.parent_path() != libtorch.c10_library.parent_path()) {
-          section.warn(fmt::format("libc10.so is from another folder: {}; two LibTorch installations are mixed",
-                                   libtorch.c10_library.parent_path().string()));
+          section.warn(fmt::format(
+              "libc10.so is from {}, another folder than that of libtorch_cpu.so; remove one of the two from "
+              "LD_LIBRARY_PATH and LD_PRELOAD",
+              libtorch.c10_library.parent_path().string()));
         }
         if (!libtorch.cuda_library.empty()) return;
         const bool is_gpu_requested = context.device.starts_with("cuda") || context.is_virtual_gpu();
@@ -179,13 +182,14 @@ void examine_folder(Section& section, const std::string& purpose, const std::fil
       {"seconds", probe.seconds}};
   const std::string folder_label = fmt::format("{} {}", purpose, probe.folder.string());
   if (!probe.write_error.empty()) {
-    return section.add(failure_severity, fmt::format("{}: not writable: {}", folder_label, probe.write_error));
+    return section.add(failure_severity,
+                       fmt::format("{}: not writable ({}); change its permissions, or choose another folder",
+                                   folder_label, probe.write_error));
   }
   const std::string free_disk_text = fmt::format("{:.1f} GB free", to_gigabytes(probe.free_bytes));
   if (!probe.lock_error.empty()) {
     return section.warn(
-        fmt::format("{}: {}; file locks do not work ({}), so a second run could write to it at the "
-                    "same time",
+        fmt::format("{}: {}; file locks do not work ({}), so do not start two runs in it at the same time",
                     folder_label, free_disk_text, probe.lock_error));
   }
   const bool is_disk_space_low = probe.free_bytes >= 0 && probe.free_bytes < kLowDiskBytes;
@@ -202,8 +206,10 @@ std::filesystem::path find_temporary_folder() {
 }  // namespace
 
 Section examine_disk(const DoctorContext& context) {
-  return examine_in_subprocess({.name = "disk", .activity = "writing a file"}, [&](Section& section) {
-    const bool has_output_dir = !context.output_dir.empty();
+  const bool has_output_dir = !context.output_dir.empty();
+  const std::string activity = fmt::format("writing to {} and {}", has_output_dir ? context.output_dir.string() : ".",
+                                           find_temporary_folder().string());
+  return examine_in_subprocess({.name = "disk", .activity = activity}, [&](Section& section) {
     examine_folder(section, has_output_dir ? std::string(keys::output::kDir) : "present folder",
                    has_output_dir ? context.output_dir : ".", has_output_dir ? Severity::kFail : Severity::kWarn);
     examine_folder(section, "temporary folder", find_temporary_folder(), Severity::kWarn);

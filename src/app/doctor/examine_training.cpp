@@ -56,18 +56,19 @@ void check_run_inputs(const train::Config& config, const DoctorContext& context,
 
 Section examine_config(const DoctorContext& context) {
   constexpr double kTimeoutSeconds = 60;  // not tuned
-  return examine_in_subprocess(
-      {.name = "config", .activity = "reading the configuration's files", .timeout_seconds = kTimeoutSeconds},
-      [&](Section& section) {
-        train::Config config;
-        train::declare_options(config).read(context.config, context.overrides);
-        section.facts = {{"file", context.config},
-                         {"output_dir", config.output.dir},
-                         {"precision", engine::to_string(config.training.precision)},
-                         {"model", config.model.path},
-                         {"data", config.data.train.name()}};
-        check_run_inputs(config, context, section);
-      });
+  return examine_in_subprocess({.name = "config",
+                                .activity = fmt::format("reading {} and the files that it names", context.config),
+                                .timeout_seconds = kTimeoutSeconds},
+                               [&](Section& section) {
+                                 train::Config config;
+                                 train::declare_options(config).read(context.config, context.overrides);
+                                 section.facts = {{"file", context.config},
+                                                  {"output_dir", config.output.dir},
+                                                  {"precision", engine::to_string(config.training.precision)},
+                                                  {"model", config.model.path},
+                                                  {"data", config.data.train.name()}};
+                                 check_run_inputs(config, context, section);
+                               });
 }
 
 namespace {
@@ -117,7 +118,7 @@ Section examine_planning(const DoctorContext& context) {
   return examine_in_subprocess(
       {.name = "planning", .activity = "a dry run of a step", .failure_severity = Severity::kWarn},
       [&](Section& section) {
-        if (context.model.empty()) return section.warn("not tried: no writable folder for the files of a small model");
+        if (context.model.empty()) return section.warn("not tried: no writable folder for a small model; set TMPDIR");
         const auto result = measure_dry_run_steps(context.model, context.precision, {}, /*seconds=*/0);
         section.facts = {{"seconds", result.seconds}, {"reserved_bytes", result.reserved_bytes}};
         section.ok(
@@ -164,6 +165,9 @@ struct SmokeRunComparison {
   train::SmokeRunTolerance tolerance;
 };
 
+constexpr const char* kOtherDeviceAdvice =
+    "unset environment variables that select kernels and libraries, update the driver, or use another device";
+
 /// Adds the finding that training gives the same results as the reference, or a failure.
 void add_comparison_finding(const SmokeRunComparison& comparison, Section& section) {
   const auto& [device_phrase, precision, actual, reference, tolerance] = comparison;
@@ -185,13 +189,15 @@ void add_comparison_finding(const SmokeRunComparison& comparison, Section& secti
   if (is_within_tolerance && has_loss_decreased(actual))
     return section.ok(fmt::format("{}; {}", speed_text, difference_text));
   if (is_within_tolerance) {
-    return section.fail(fmt::format("training {} does not learn: the loss went from {:.3g} to {:.3g} in {} steps; {}",
-                                    device_phrase, actual.first_loss, actual.last_loss, actual.steps, difference_text));
+    return section.fail(fmt::format(
+        "training {} does not learn: the loss went from {:.3g} to {:.3g} in {} steps; {}; {}", device_phrase,
+        actual.first_loss, actual.last_loss, actual.steps, difference_text, kOtherDeviceAdvice));
   }
   section.fail(
-      fmt::format("training {} gives different results: {}, largest in {}: do not train there; unset environment "
-                  "variables that select kernels, update the driver, or use another device",
-                  device_phrase, difference_text, deviation.parameter));
+      fmt::format("training {} gives wrong results: the loss differs from that of fp32 on the CPU by {:.1e} (tolerance "
+                  "{:.1e}), and gradients by {:.1e} (tolerance {:.1e}), most in {}; {}",
+                  device_phrase, deviation.loss, tolerance.loss, deviation.gradient, tolerance.gradient,
+                  deviation.parameter, kOtherDeviceAdvice));
 }
 
 /// Adds a warning if fp32 is faster than the 16-bit `precision`, which this CPU may only emulate.
@@ -214,7 +220,8 @@ void test_step_on_cpu(const DoctorContext& context, Section& section) {
     section.facts["compared"] = false;
     const auto text = fmt::format("{:.1f} steps/s on the CPU in fp32; the loss went from {:.3g} to {:.3g}",
                                   reference.steps_per_second, reference.first_loss, reference.last_loss);
-    return has_loss_decreased(reference) ? section.ok(text) : section.fail(text + ": it does not learn");
+    return has_loss_decreased(reference) ? section.ok(text)
+                                         : section.fail(text + ", so it does not learn; " + kOtherDeviceAdvice);
   }
   settings.precision = context.precision;
   const auto actual = train::run_smoke_training(settings);

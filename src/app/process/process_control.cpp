@@ -53,7 +53,7 @@ int64_t find_free_port() {
                         getsockname(listener_socket, socket_address, &length) == 0;
   const int error = errno;
   if (listener_socket >= 0) close(listener_socket);
-  if (!is_bound) throw run_error("--nproc-per-node: cannot get a free port on this machine: {}", std::strerror(error));
+  if (!is_bound) throw run_error("--nproc-per-node: cannot get a free port on 127.0.0.1: {}", std::strerror(error));
   return ntohs(address.sin_port);
 }
 
@@ -145,7 +145,8 @@ class LocalRankProcesses {
     posix_spawnattr_destroy(&spawn_attributes);
     if (error != 0) {
       signal_all_ranks(SIGKILL);
-      throw run_error("--nproc-per-node: cannot start rank {}: {}", rank, std::strerror(error));
+      throw run_error("--nproc-per-node: cannot start rank {}: {}; check the limit on processes (ulimit -u)", rank,
+                      std::strerror(error));
     }
     ranks_by_pid_[pid] = rank;
   }
@@ -179,7 +180,9 @@ class LocalRankProcesses {
       }
       signal_all_ranks(SIGTERM);
     } else if (WIFSIGNALED(status)) {
-      spdlog::error("rank {} was ended by signal {}", ranks_by_pid_.at(pid), WTERMSIG(status));
+      spdlog::error("rank {} was ended by signal {}{}; run the same command to resume", ranks_by_pid_.at(pid),
+                    WTERMSIG(status),
+                    WTERMSIG(status) == SIGKILL ? ", perhaps because host memory was full (dmesg)" : "");
       if (!first_failure_code_) first_failure_code_ = ExitCode::kFailed;
     } else if (WEXITSTATUS(status) != 0 && !first_failure_code_) {
       first_failure_code_ = static_cast<ExitCode>(WEXITSTATUS(status));
@@ -213,7 +216,7 @@ void exit_when_launcher_exits() {
   if (launcher == nullptr) return;
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (std::to_string(getppid()) != launcher)
-    throw run_error("--nproc-per-node: the process that started this rank has exited");
+    throw run_error("--nproc-per-node: the process that started this rank has exited; run the same command again");
 }
 
 namespace {

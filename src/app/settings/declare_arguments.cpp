@@ -140,8 +140,10 @@ void declare_arguments(CLI::App& command, PlanArguments& arguments) {
       ->check(CLI::Range(0.1, 1e5))
       ->capture_default_str();
   command.add_option("--timeline", arguments.timeline, "write the memory of a step over time to this HTML file");
-  command.add_flag("--compare", arguments.compare,
-                   "also print what 16 bits, recomputation, 8-bit states, LoRA and NF4 save, one after another");
+  command.add_flag(
+      "--compare", arguments.compare,
+      "also print the memory that 16-bit precision, recomputation, 8-bit states, LoRA and NF4 save, added one at "
+      "a time");
   command.add_flag("--json", arguments.json, "print the plan as one JSON object on stdout");
 }
 
@@ -327,7 +329,7 @@ void declare_arguments(CLI::App& command, GenerateArguments& arguments) {
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
   // The name "overrides" would make command_line.cpp suggest configuration keys for unknown flags,
   // but generate accepts only these.
-  command.add_option("volume_settings", arguments.data_settings,
+  command.add_option("data_settings", arguments.data_settings,
                      fmt::format("data.key=value, such as {}=1 or {}=802816; default: the settings of the run that "
                                  "wrote the checkpoint. With --data also {}, {} and {}",
                                  keys::data::kVolumeSpacing, keys::data::kImageMaxPixels, keys::data::kColumns,

@@ -241,10 +241,11 @@ void SourceReader::read_overrides(const std::vector<std::string>& overrides) {
         set_option(key, values.empty() ? YAML::Node() : values.front(), "command line", /*line=*/0);
       }
     } catch (const YAML::DeepRecursion&) {
-      errors_.push_back(fmt::format("command line: {}: lists are nested too deeply", make_excerpt(override_text)));
+      errors_.push_back(fmt::format("command line: {}: lists are nested too deeply; write a value or a flat list",
+                                    make_excerpt(override_text)));
     } catch (const YAML::Exception& error) {
-      errors_.push_back(fmt::format("command line: {}: the value is not YAML: {}", make_excerpt(override_text),
-                                    make_excerpt(error.msg)));
+      errors_.push_back(fmt::format("command line: {}: the value is not YAML: {}; close brackets, or quote the value",
+                                    make_excerpt(override_text), make_excerpt(error.msg)));
     }
   }
 }
@@ -291,7 +292,7 @@ std::string describe_yaml_error(std::string_view text, int line, std::string_vie
         "quotes",
         reason);
   }
-  return fmt::format("is not YAML: {}", make_excerpt(reason));
+  return fmt::format("is not YAML: {}; check brackets, quotes and colons in this line", make_excerpt(reason));
 }
 
 void OptionTable::read(const std::filesystem::path& yaml_file, const std::vector<std::string>& overrides) {

@@ -193,7 +193,9 @@ void declare_options(OptionTable& table, DataOptions& options) {
       {.doc = "If true, samples are combined into packs of up to `data.pack_max_tokens` tokens, and "
               "training.global_batch_size counts packs. If false, samples are also concatenated without padding; packs "
               "give steps an equal number of tokens (docs/reference/data-formats.md).",
-       .resume = ResumeRule::kIfRequested});
+       .resume = ResumeRule::kIfRequested,
+       .hints = {{.names = {"neat_packing", "sample_packing"},
+                  .text = "data.packing: true combines samples into packs; samples are never padded"}}});
   table.add(keys::data::kPackMaxTokens, options.pack_max_tokens,
             {.doc = "Maximum number of tokens per pack, image tokens included. A sample with more is a bad sample.",
              .resume = ResumeRule::kIfRequested,

@@ -18,7 +18,13 @@ std::optional<int64_t> read_integer_variable(const EnvironmentLookup& environmen
   return text ? parse_int_after_prefix("", *text) : std::nullopt;
 }
 
-int64_t read_port(const EnvironmentLookup& environment) {
+int64_t read_port(const EnvironmentLookup& environment, int64_t world_size) {
+  if (!environment("MASTER_PORT")) {
+    throw usage_error(
+        "WORLD_SIZE={}, but MASTER_PORT is not set; set it to a free port of rank 0's node, or start the ranks with "
+        "torchrun, srun or vlmtrain --nproc-per-node {}",
+        world_size, world_size);
+  }
   const auto port = read_integer_variable(environment, "MASTER_PORT");
   if (!port || *port < 1 || *port > kMaxPort) {
     throw usage_error("MASTER_PORT={}: must be a number from 1 to {}, the port of rank 0",
@@ -27,12 +33,16 @@ int64_t read_port(const EnvironmentLookup& environment) {
   return *port;
 }
 
-void validate_rank(const LaunchInfo& launch, const char* rank_variable, const char* world_size_variable) {
+void validate_rank(const LaunchInfo& launch, const char* rank_variable, const char* world_size_variable,
+                   const char* local_rank_variable) {
   if (launch.rank < 0 || launch.rank >= launch.world_size) {
     throw usage_error("{}={} and {}={}: the rank must be from 0 to {}", rank_variable, launch.rank, world_size_variable,
                       launch.world_size, launch.world_size - 1);
   }
-  if (launch.local_rank < 0) throw usage_error("the local rank is {}; must be 0 or more", launch.local_rank);
+  if (launch.local_rank < 0) {
+    throw usage_error("{}={}: must be 0 or more; start the ranks with torchrun, srun or vlmtrain --nproc-per-node",
+                      local_rank_variable, launch.local_rank);
+  }
 }
 
 void check_world_size(int64_t world_size, const char* variable) {
@@ -66,9 +76,9 @@ std::optional<LaunchInfo> parse_torchrun_launch(const EnvironmentLookup& environ
                     .world_size = *world_size,
                     .local_rank = read_integer_variable(environment, "LOCAL_RANK").value_or(*rank),
                     .master_address = *host,
-                    .master_port = read_port(environment),
+                    .master_port = read_port(environment, *world_size),
                     .launcher = environment("VLMTRAIN_LAUNCHER").value_or("torchrun")};
-  validate_rank(launch, "RANK", "WORLD_SIZE");
+  validate_rank(launch, "RANK", "WORLD_SIZE", "LOCAL_RANK");
   return launch;
 }
 
@@ -95,11 +105,11 @@ std::optional<LaunchInfo> parse_srun_launch(const EnvironmentLookup& environment
                     .local_rank = read_integer_variable(environment, "SLURM_LOCALID").value_or(0),
                     .master_address = environment("MASTER_ADDR").value_or(parse_first_host(*node_list)),
                     .master_port = environment("MASTER_PORT")
-                                       ? read_port(environment)
+                                       ? read_port(environment, *num_tasks)
                                        : derive_port(read_integer_variable(environment, "SLURM_JOB_ID").value_or(0),
                                                      read_integer_variable(environment, "SLURM_STEP_ID").value_or(0)),
                     .launcher = "srun"};
-  validate_rank(launch, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS");
+  validate_rank(launch, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID");
   return launch;
 }
 

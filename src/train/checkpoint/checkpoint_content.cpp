@@ -255,9 +255,10 @@ bool warn_if_rewritten(const fs::path& file, const io::Checksum& saved) {
   std::error_code error;
   const auto bytes = fs::file_size(file, error);
   if (!error && std::cmp_equal(bytes, saved.bytes)) return false;
-  spdlog::warn("{}: {} since the checkpoint was saved; it is used as it is, and no run can resume from it",
+  spdlog::warn("{}: {} after the checkpoint was saved; the checkpoint is used {} it, and no run can resume from it",
                file.string(),
-               error ? "was removed" : fmt::format("was changed from {} to {} bytes", saved.bytes, bytes));
+               error ? "was removed" : fmt::format("was changed from {} to {} bytes", saved.bytes, bytes),
+               error ? "without" : "with");
   return true;
 }
 

@@ -307,12 +307,13 @@ void check_row_group_memory(std::optional<double> limit_gb) {
   if (process_bytes + 2 * group.bytes <= available_memory.bytes) return;
   throw UserError(
       ExitCode::kDoesNotFit,
-      fmt::format("{}: row group {} has {} of {:.2f} GB, which needs twice as much while it is read, but this process "
-                  "uses {:.2f} GB and may use {:.2f} GB ({}); rewrite the file with smaller row groups, such as "
-                  "pyarrow.parquet.write_table(table, file, row_group_size={}), or provide more memory",
-                  group.file.string(), group.group, pluralize(group.rows, "row"), to_gigabytes(group.bytes),
-                  to_gigabytes(process_bytes), to_gigabytes(available_memory.bytes), available_memory.limit_source,
-                  compute_row_group_size(group)));
+      fmt::format(
+          "{}: row group {} ({}) needs {:.2f} GB while it is read, but this process uses {:.2f} of {:.2f} GB "
+          "({}). Write smaller row groups, such as pyarrow.parquet.write_table(table, file, row_group_size={}), "
+          "or provide more memory",
+          group.file.string(), group.group, pluralize(group.rows, "row"), to_gigabytes(2 * group.bytes),
+          to_gigabytes(process_bytes), to_gigabytes(available_memory.bytes), available_memory.limit_source,
+          compute_row_group_size(group)));
 }
 
 std::string suggest_row_group_size() {

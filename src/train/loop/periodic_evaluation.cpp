@@ -151,7 +151,7 @@ evaluation::EvaluationSettings make_evaluation_settings(const Config& config, co
 
 void reset_missing_best_evaluation(const std::filesystem::path& run_dir, EvaluationState& evaluation) {
   if (!evaluation.best_step || find_best_checkpoint(run_dir)) return;
-  spdlog::warn("the best checkpoint so far, step-{}, does not exist anymore; the best evaluation is reset",
+  spdlog::warn("checkpoints/step-{}: the best checkpoint does not exist; the best evaluation is reset",
                *evaluation.best_step);
   evaluation.best_step.reset();
   evaluation.best_metric_value.reset();

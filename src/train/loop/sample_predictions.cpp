@@ -176,8 +176,8 @@ void SamplePredictions::report_fewer_predictions(int64_t step, size_t num_predic
   callbacks_.on_event(
       {.step = step,
        .kind = report::EventKind::kFewerPredictions,
-       .message = fmt::format("step {}: {} of the {} sample answers are generated at this checkpoint, since they took "
-                              "{:.1f} s of {:.1f} s so far ({} is {}); the samples take turns from now on",
+       .message = fmt::format("step {}: only {} of the {} sample answers are generated at each checkpoint, in turn, "
+                              "because they took {:.1f} s of {:.1f} s; increase {} (now {}) for more",
                               step, num_predicted, records_.size(), prediction_seconds_, get_elapsed_seconds(),
                               keys::output::kSamplePredictionsShare, max_time_share_)});
 }

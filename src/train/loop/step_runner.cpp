@@ -177,11 +177,12 @@ void StepRunner::warn_about_oversized_step(const PlannedStep& step) const {
   if (step.plan.oversized_sample_index) {
     ids.push_back(step.batch.samples.at(static_cast<size_t>(*step.plan.oversized_sample_index)).id);
   }
-  on_event_(report::EventKind::kLookAhead,
-            fmt::format("step {}: {} is not expected to fit within the plan's limit minus the look-ahead's margin, "
-                        "even alone and with everything recomputed; it is tried with an empty cache",
-                        step.step, ids.empty() ? "it" : "sample " + ids.front()),
-            ids);
+  on_event_(
+      report::EventKind::kLookAhead,
+      fmt::format("step {}: {} is not expected to fit within the plan's limit, even alone with full recomputation; "
+                  "the step is tried after the allocator's cache is emptied",
+                  step.step, ids.empty() ? "a sample" : "sample " + ids.front()),
+      ids);
 }
 
 /// Drops a sample that does not fit, or throws UserError (kDoesNotFit), as data.on_bad_sample says.
@@ -231,10 +232,12 @@ void StepRunner::empty_fragmented_cache(int64_t step, const memory::DeviceMemory
   if (unused_bytes <= config_.memory.empty_cache_threshold * reserved_bytes) return;
   if (step < next_cache_emptying_step_) return;
   next_cache_emptying_step_ = step + kEmptyCacheIntervalSteps;
-  on_event_(report::EventKind::kCacheEmptied,
-            fmt::format("step {}: {:.0f} % of the reserved memory was not allocated at its peak; the cache is emptied",
-                        step, 100 * unused_bytes / reserved_bytes),
-            {});
+  on_event_(
+      report::EventKind::kCacheEmptied,
+      fmt::format("step {}: GPU memory is fragmented ({:.0f} % of the reserved memory was unused at the peak); the "
+                  "allocator's cache is emptied",
+                  step, 100 * unused_bytes / reserved_bytes),
+      {});
   if (look_ahead_) {
     look_ahead_->request_cache_release();
   } else {

@@ -75,8 +75,16 @@ TrainingSummary train(const Config& config, const std::string& resolved_yaml, at
   TrainingSummary summary;
   ranks.run_and_report_failure([&] {
     check_world_size(config, ranks.world_size());
-    ranks.check_equal_on_all_ranks("program", report::Environment::get_program_commit());
-    ranks.check_equal_on_all_ranks("configuration", ContentHash().add(resolved_yaml).to_hex());
+    if (const auto difference = ranks.find_difference(report::Environment::get_program_commit())) {
+      throw usage_error(
+          "vlmtrain: {} a different program than rank 0 (commit {}, not {}); install the same on all nodes",
+          difference->ranks, difference->value, difference->value_0);
+    }
+    if (const auto difference = ranks.find_difference(ContentHash().add(resolved_yaml).to_hex())) {
+      throw usage_error(
+          "--config: {} a different configuration than rank 0; start all ranks with the same file and overrides",
+          difference->ranks);
+    }
     summary = train_as_rank(config, resolved_yaml, device, ranks, quiet);
   });
   return summary;

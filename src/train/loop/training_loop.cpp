@@ -54,8 +54,11 @@ TrainingLoop::TrainingLoop(const Config& config, at::Device device, const RankGr
       ranks_(ranks),
       run_(config, device, ranks),
       epoch_progress_(run_.ledger, *run_.order) {
-  ranks.check_equal_on_all_ranks(fmt::format("step to resume from (does each see {}?)", keys::output::kDir),
-                                 std::to_string(run_.state.step));
+  if (const auto difference = ranks.find_difference(std::to_string(run_.state.step))) {
+    throw usage_error(
+        "{}: {} a checkpoint of step {}, but rank 0 has one of step {}; set it to a folder that all share",
+        keys::output::kDir, difference->ranks, difference->value, difference->value_0);
+  }
   if (const auto& shard = run_.training->optimizer.shard(); !shard.covers_all() && shard.count < ranks.world_size()) {
     ranks.set_shard_group_size(shard.count);
   }

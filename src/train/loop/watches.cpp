@@ -47,8 +47,9 @@ std::string describe_trained_parts(const nn::ParameterStore& parameters) {
 void check_samples_reach_trained_parts(const Config& config, const nn::ParameterStore& parameters, bool has_media) {
   if (has_media || is_component_trained(parameters, nn::Component::kLanguageModel)) return;
   throw usage_error(
-      "{}: the run trains only {}, but none of the samples of {} has an image, video or volume, so no trained weight "
-      "would get a gradient; train another part, or check with vlmtrain inspect why the samples have no media",
+      "{}: trains only {}, but no sample of {} has an image, video or volume, so no weight gets a gradient; train "
+      "another "
+      "part, or check the data with vlmtrain inspect",
       config.lora.rank > 0 ? keys::lora::kTargetModules : keys::model::kFreezeLanguageModel,
       describe_trained_parts(parameters), config.data.train.name());
 }
@@ -114,7 +115,7 @@ void GradientWatch::observe_step(const StepReport& step) {
   callbacks_.on_event(
       {.step = metrics.step,
        .kind = report::EventKind::kAnomaly,
-       .message = fmt::format("step {}: the gradient of all trained weights is zero, so nothing is learned; {}",
+       .message = fmt::format("step {}: the gradient of all trained weights is zero, so nothing is learned. {}",
                               metrics.step, reason()),
        .ids = step.sample_ids});
 }
@@ -122,12 +123,12 @@ void GradientWatch::observe_step(const StepReport& step) {
 std::string GradientWatch::reason() const {
   if (num_media_ == 0) {
     return fmt::format(
-        "the run trains only {}, but none of the samples{} has an image, video or volume for it; train another part "
+        "The run trains only {}, but none of the samples{} has an image, video or volume for it; train another part "
         "(model.freeze_…, {}), or check the data with vlmtrain inspect",
         trained_part_names_, has_media_ ? " so far" : "", keys::lora::kTargetModules);
   }
   return fmt::format(
-      "the run trains {}; check model.freeze_…, {} and the weights of the losses, and the data with vlmtrain inspect",
+      "The run trains {}; check model.freeze_…, {} and the weights of the losses, and the data with vlmtrain inspect",
       trained_part_names_, keys::lora::kTargetModules);
 }
 
@@ -147,7 +148,7 @@ void check_run_has_learned(const Config& config, const RunState& state, const Gr
   }
   if (gradient_watch.is_gradient_always_zero() && !resumed) {
     throw run_error(
-        "the gradient of all trained weights was zero in each step of the run, so nothing was learned: {}; then start "
+        "the gradient of all trained weights was zero in each step of the run, so nothing was learned. {}. Then start "
         "again in another {}",
         gradient_watch.reason(), keys::output::kDir);
   }
@@ -263,7 +264,7 @@ void MemoryWatch::observe_step(const StepReport& step) {
         {.step = metrics.step,
          .kind = report::EventKind::kMemoryGrowth,
          .message = fmt::format(
-             "step {}: device memory in use between steps grows by {} per step, to {} now; the growth is in: {}",
+             "step {}: device memory in use between steps grows by {} per step, to {}; the growth is in: {}",
              metrics.step, format_bytes(*device_leak_bytes_per_step_), format_bytes(metrics.allocated_bytes),
              find_growing_component())});
     trace_.reset();
@@ -274,7 +275,7 @@ void MemoryWatch::observe_step(const StepReport& step) {
   if (const auto growth = host_leak_detector_.add(metrics.host_bytes)) {
     callbacks_.on_event({.step = metrics.step,
                          .kind = report::EventKind::kMemoryGrowth,
-                         .message = fmt::format("step {}: host memory grows by {} per step, to {} now", metrics.step,
+                         .message = fmt::format("step {}: host memory grows by {} per step, to {}", metrics.step,
                                                 format_bytes(*growth), format_bytes(metrics.host_bytes))});
   }
 }
@@ -295,7 +296,7 @@ void MemoryWatch::warn_if_memory_full(const report::StepMetrics& metrics) {
   warn(device_alarm_, metrics.reserved_peak_bytes, available_bytes, "of GPU memory available to this process",
        fmt::format("a step that needs more is split further. {} leaves more headroom", keys::memory::kLimitGb));
   warn(host_alarm_, metrics.host_bytes, host_limit_bytes_, "of host memory available to this process",
-       fmt::format("above that, the kernel kills the process. Lower {}, {} or {} to use less",
+       fmt::format("above that, the system kills the process. Lower {}, {} or {} to use less",
                    keys::training::kMicroBatchSize, keys::data::kImageMaxPixels, keys::data::kNumWorkers));
 }
 

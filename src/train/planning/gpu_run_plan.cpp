@@ -225,10 +225,8 @@ void GpuRunPlan::write(const nlohmann::ordered_json& measurements) const {
 
 void prepare_run_without_plan(const Config& config, at::Device device, const PlanningError& failure,
                               const RankGroup& ranks, const std::filesystem::path& run_folder) {
-  spdlog::warn(
-      "the run has no plan, since planning failed: {}; it continues with the least memory: single samples, everything "
-      "recomputed, except for what the configuration fixes ({}, {})",
-      failure.what(), keys::memory::kRecompute, keys::training::kMicroBatchSize);
+  spdlog::warn("planning failed: {}; the run uses single samples and full recomputation, unless {} or {} is set",
+               failure.what(), keys::training::kMicroBatchSize, keys::memory::kRecompute);
   std::error_code ignored;
   if (ranks.is_main_process()) std::filesystem::remove(run_folder / "plan.json", ignored);  // of an earlier start
   memory::set_expandable_segments(config.memory.expandable_segments);

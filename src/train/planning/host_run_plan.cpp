@@ -91,12 +91,13 @@ std::string format_insufficient_memory_error(const Plan& plan) {
   const int64_t required_bytes =
       std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
   std::string text = fmt::format(
-      "{}: {} does not fit in host memory: a step needs at least {} ({}, with {}; tensors of {}, {} in addition), and "
-      "this process may use {}",
-      keys::model::kPath, plan.model, format_gigabytes(plan.total_bytes()),
+      "{}: {} does not fit in host memory: a step needs at least {}, and this process may use {}. The step has {}, "
+      "with "
+      "{}; its tensors take {}, everything else {}",
+      keys::model::kPath, plan.model, format_gigabytes(plan.total_bytes()), describe_memory_limit(plan.limit),
       describe_step_config(plan.best_estimate.step_config, plan), describe_largest_sample(plan.worst_batch),
       format_gigabytes(plan.peaks().allocated_bytes),
-      format_gigabytes(plan.total_bytes() - plan.peaks().allocated_bytes), describe_memory_limit(plan.limit));
+      format_gigabytes(plan.total_bytes() - plan.peaks().allocated_bytes));
   if (const std::string suggestion = suggest_row_group_size(); !suggestion.empty()) text += "; " + suggestion;
   if (plan.suggestions.empty())
     return text + fmt::format("; request {} of memory, or use a smaller model", format_gigabytes(required_bytes));
@@ -183,9 +184,11 @@ void HostRunPlan::make_plan(const Config& config, PlanRequest request, const Mem
     throw;
   } catch (const std::exception& error) {
     spdlog::warn(
-        "host memory: planning failed ({}); the run continues with the least memory: single samples, everything "
-        "recomputed, except for what the configuration fixes; steps above {} are split",
-        get_first_line(error.what()), format_gigabytes(limit.allowed_bytes));
+        "host memory: planning failed ({}); the run uses single samples and full recomputation, unless {} or {} is "
+        "set. "
+        "Steps that need more than {} are split",
+        get_first_line(error.what()), keys::training::kMicroBatchSize, keys::memory::kRecompute,
+        format_gigabytes(limit.allowed_bytes));
     // More blocks than any model has, since the model is not built yet.
     constexpr int64_t kMaxModelBlocks = 1'000'000;
     saved_plan_.step_config =
@@ -215,9 +218,9 @@ void HostRunPlan::apply_saved_plan(const PlanRequest& request, bool allow_splits
                     memory_limit_text, format_step_config_arguments(smaller_plan.best_estimate.step_config)));
   }
   spdlog::warn(
-      "host memory: the run was planned for tensors of {}, and {}, so tensors of {}; it continues with the same "
-      "micro-batches, and splits steps that do not fit",
-      format_gigabytes(saved_plan.limit_bytes), memory_limit_text, format_gigabytes(current_limit_bytes));
+      "host memory: tensors may take {}, less than the {} that the run was planned for ({}); micro-batches stay the "
+      "same, and steps that do not fit are split",
+      format_gigabytes(current_limit_bytes), format_gigabytes(saved_plan.limit_bytes), memory_limit_text);
 }
 
 planner::EvaluationPlan HostRunPlan::plan_evaluation(const Config& config, const EvaluationSet& evaluation_set) {

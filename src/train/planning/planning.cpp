@@ -236,11 +236,12 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
     const planner::EvaluationPlan plan = planner::plan_evaluation(request);
     result.settings.batch_size = plan.batch_size;
     result.settings.layout = plan.layout;
-    spdlog::info("batches of {}, planned in {:.1f} s", plan.batch_size, plan.seconds);
+    spdlog::info("evaluation: batches of {}, planned in {:.1f} s", plan.batch_size, plan.seconds);
     if (!plan.fits) {
       spdlog::warn(
-          "the largest samples may not fit into memory in batches of {}; those that do not are split, and finally "
-          "dropped",
+          "evaluation: the largest samples may not fit into memory in batches of {}; batches that do not fit are "
+          "split, "
+          "and single samples that do not fit are dropped",
           plan.batch_size);
     }
   } catch (const std::exception& error) {

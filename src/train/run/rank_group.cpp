@@ -73,7 +73,8 @@ int64_t RankGroup::compute_ranks_per_node() const {
   if (const char* const value = std::getenv(kRanksPerNodeEnvVar)) {
     const int64_t count = parse_int_after_prefix("", value).value_or(0);
     if (count > 0 && world_size() % count == 0) return count;
-    throw usage_error("{}={} does not divide {} ranks", kRanksPerNodeEnvVar, value, world_size());
+    throw usage_error("{}={}: does not divide {} ranks; set it to a divisor, or unset it", kRanksPerNodeEnvVar, value,
+                      world_size());
   }
   // The first node has the ranks before the first different host name.
   const int64_t count =
@@ -86,8 +87,8 @@ int64_t RankGroup::compute_ranks_per_node() const {
         rank == 0 || rank % count != 0 || hostnames_[static_cast<size_t>(rank - 1)] != node_hostname;
     if (is_on_same_node && starts_node && world_size() % count == 0) continue;
     throw usage_error(
-        "{}=hybrid: shards the weights across the ranks of a node, so each node needs the same number of consecutive "
-        "ranks; {} has {} of {} ranks, and rank {} is on {}; start the same number on each, or set full",
+        "{}=hybrid: requires the same number of consecutive ranks on each node, but {} has {} of {} ranks and rank {} "
+        "is on {}; start equally many on each, or set full",
         keys::distributed::kSharding, hostnames_.front(), std::ranges::count(hostnames_, hostnames_.front()),
         world_size(), rank, hostnames_[static_cast<size_t>(rank)]);
   }
@@ -124,7 +125,10 @@ void RankGroup::main_process_first(const std::function<void()>& action) const {
 
 void RankGroup::connect(at::Device device) const {
   if (is_single_process()) return;
-  check_equal_on_all_ranks("device type", std::string(c10::DeviceTypeName(device.type(), /*lower_case=*/true)));
+  if (const auto difference = find_difference(c10::DeviceTypeName(device.type(), /*lower_case=*/true))) {
+    throw usage_error("--device: {} another device than rank 0 ({}, not {}); give the same to all ranks",
+                      difference->ranks, difference->value, difference->value_0);
+  }
   if (device.is_cpu()) return;
   if (!planner::is_on_virtual_gpu())
     check_gpu_not_shared(fmt::format("{} of {}", memory::get_pci_bus_id(device), get_host_name()));
@@ -138,23 +142,24 @@ void RankGroup::check_gpu_not_shared(const std::string& gpu_name) const {
   for (const auto& [gpu, ranks] : ranks_by_gpu) {
     if (ranks.size() == 1) continue;
     throw usage_error(
-        "ranks {} have the same GPU, {}; start one rank per GPU, and make only its own GPU visible to each",
+        "ranks {} have the same GPU, {}; start one rank per GPU, and set CUDA_VISIBLE_DEVICES of each to its own GPU",
         fmt::join(ranks, ", "), gpu);
   }
 }
 
-void RankGroup::check_equal_on_all_ranks(const std::string& name, const std::string& value) const {
-  if (is_single_process()) return;
+std::optional<RankGroup::Difference> RankGroup::find_difference(const std::string& value) const {
+  if (is_single_process()) return std::nullopt;
   const auto values = consensus_->all_gather_strings(value);
   std::vector<size_t> differing_ranks;
   for (size_t rank = 1; rank < values.size(); ++rank) {
     if (values[rank] != values.front()) differing_ranks.push_back(rank);
   }
-  if (differing_ranks.empty()) return;
-  throw usage_error("{} a different {} than rank 0 ({}, not {}); use the same for all ranks",
-                    differing_ranks.size() == 1 ? fmt::format("rank {} has", differing_ranks.front())
-                                                : fmt::format("ranks {} have", fmt::join(differing_ranks, ", ")),
-                    name, values[differing_ranks.front()], values.front());
+  if (differing_ranks.empty()) return std::nullopt;
+  return Difference{.ranks = differing_ranks.size() == 1
+                                 ? fmt::format("rank {} has", differing_ranks.front())
+                                 : fmt::format("ranks {} have", fmt::join(differing_ranks, ", ")),
+                    .value = values[differing_ranks.front()],
+                    .value_0 = values.front()};
 }
 
 bool RankGroup::any_rank_stops(bool stops) const {

@@ -101,9 +101,16 @@ class RankGroup {
   /// Calls `action` on rank 0 and then on all other ranks, which can read the files that rank 0
   /// wrote. A collective.
   void main_process_first(const std::function<void()>& action) const;
-  /// Throws UserError (kUsage) on all ranks, with their numbers, if `value` differs on some ranks
-  /// from rank 0's. `name`: description of the value in the message. A collective.
-  void check_equal_on_all_ranks(const std::string& name, const std::string& value) const;
+  /// The ranks whose value differs from rank 0's.
+  struct Difference {
+    std::string ranks;    ///< with a verb: "rank 1 has", "ranks 1, 3 have"
+    std::string value;    ///< of the first of them
+    std::string value_0;  ///< of rank 0
+  };
+
+  /// Compares `value` with rank 0's. Returns the same on all ranks: nothing if all values are equal.
+  /// A collective.
+  std::optional<Difference> find_difference(const std::string& value) const;
 
   /// Sets the number of ranks that hold one copy of the sharded state
   /// (distributed::DistributedContext). Does nothing for a single process. REQUIRES: connect() was

@@ -145,10 +145,9 @@ namespace {
 /// Keys of other trainers that stand for nothing that can be set here.
 void declare_foreign_keys(OptionTable& table) {
   table.add_foreign_keys({"min_pixels", "image_min_pixels"}, "no equivalent: the model's processor sets it");
-  table.add_foreign_keys(
-      {"neat_packing", "sample_packing", "group_by_length", "group_by_modality_length", "padding_free",
-       "remove_unused_columns", "padding_side", "pad_to_sequence_len", "pad_to_multiple_of"},
-      "nothing to set: samples are always concatenated without padding");
+  table.add_foreign_keys({"group_by_length", "group_by_modality_length", "padding_free", "remove_unused_columns",
+                          "padding_side", "pad_to_sequence_len", "pad_to_multiple_of"},
+                         "nothing to set: samples are always concatenated without padding");
   table.add_foreign_keys({"image_aspect_ratio", "mm_vision_select_layer", "mm_vision_select_feature",
                           "mm_use_im_start_end", "mm_use_im_patch_token", "mm_projector_type", "vision_tower",
                           "force_image_size", "down_sample_ratio", "dynamic_image_size"},
@@ -160,7 +159,9 @@ void declare_foreign_keys(OptionTable& table) {
   table.add_foreign_keys(
       {"flash_attn", "attn_implementation", "attn_impl", "use_flash_attention", "use_flash_attention_2",
        "enable_liger_kernel", "use_liger_kernel", "torch_compile", "use_unsloth", "disable_flash_attn2", "use_triton"},
-      "nothing to set: the device and the precision determine the kernels");
+      fmt::format(
+          "nothing to set: the device and the precision determine the kernels; {}=aten disables the custom ones",
+          keys::training::kKernels));
   table.add_foreign_keys({"trust_remote_code", "processor_type", "skip_prepare_dataset", "dataset_prepared_path",
                           "lazy_preprocess", "bias", "loftq_config", "recipe", "_target_", "stage", "do_train",
                           "use_fast_tokenizer", "hub_model_id", "push_to_hub", "use_cache"},

@@ -223,8 +223,8 @@ void declare_options(OptionTable& table, EvaluationOptions& options) {
             allow_auto(between<int64_t>(1, kMaxEvalBatchSize)));
   table.add_enum(
       keys::training::kBestMetric, options.best_metric, get_best_metric_names(),
-      {.doc = "Metric that selects the best checkpoint: the lowest loss, the largest share of exact answers, for "
-              "models that predict masks the largest Dice, or a metric of `eval.metrics`: the lowest `cer` or `wer`, "
+      {.doc = "Metric that selects the best checkpoint: the lowest loss, the largest share of exact answers, or for "
+              "models that predict masks the largest Dice. Also a metric of `eval.metrics`: the lowest `cer` or `wer`, "
               "the largest of others. Among equal values the lowest loss decides.",
        .resume = ResumeRule::kFree});
   table.add(

@@ -91,7 +91,7 @@ class ImmediateStopHandler {
     on_stop_ = std::move(on_stop);
     std::array<int, 2> pipe_descriptors{};
     if (pipe2(pipe_descriptors.data(), O_CLOEXEC | O_NONBLOCK) != 0)
-      throw run_error("cannot create a pipe: {}", std::strerror(errno));
+      throw run_error("cannot create a pipe: {}; check the limit on open files (ulimit -n)", std::strerror(errno));
     fcntl(pipe_descriptors[0], F_SETFL, 0);  // the handler must not block, the reader has to
     wake_pipe = pipe_descriptors[1];
     // The new thread inherits a mask that blocks all signals, since only the main thread has the

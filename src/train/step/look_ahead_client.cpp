@@ -121,11 +121,11 @@ StepPlan LookAheadClient::wait_for_plan(int64_t step, const engine::StepLayout& 
   if (plan.layout != default_layout) {
     ++summary_.num_split_steps;
     on_event_(report::EventKind::kLookAheadSplit,
-              fmt::format("step {}: would not have fit; {} micro-batches instead of {}{}", step,
-                          plan.layout.split.num_micro_batches(), default_layout.split.num_micro_batches(),
-                          plan.layout.recompute != default_layout.recompute ? ", everything recomputed" : ""));
+              fmt::format("step {}: the look-ahead predicts that it does not fit; {} micro-batches instead of {}{}",
+                          step, plan.layout.split.num_micro_batches(), default_layout.split.num_micro_batches(),
+                          plan.layout.recompute != default_layout.recompute ? ", with full recomputation" : ""));
   } else if (plan.empty_cache_at_start) {
-    on_event_(report::EventKind::kCacheEmptied, fmt::format("step {}: starts with an empty cache", step));
+    on_event_(report::EventKind::kCacheEmptied, fmt::format("step {}: starts with an empty allocator cache", step));
   }
   return plan;
 }

@@ -203,7 +203,7 @@ TEST_F(DriverTest, FailedPlanDoesNotStopTheRun) {
   });
   const Result result = process.wait();
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, AllOf(HasSubstr("the run has no plan"), HasSubstr("single samples")));
+  EXPECT_THAT(result.err, AllOf(HasSubstr("planning failed"), HasSubstr("single samples")));
   const auto steps = step_lines(std::string(kVirtualRun) + "metrics.jsonl");
   ASSERT_EQ(steps.size(), 2U);
   EXPECT_EQ(steps[1]["micro_batches"], 4) << "single samples of a global batch of four";

@@ -198,7 +198,8 @@ TEST_F(LookAheadTest, ResynchronizesAfterASave) {
     EXPECT_EQ(measured_steps[step - 1]["predicted_peak_bytes"], measured_steps[step - 1]["reserved_peak_bytes"])
         << step;
   }
-  EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"), HasSubstr("step 7: starts with an empty cache"));
+  EXPECT_THAT(read_text(folder() / kVirtualRun / "events.jsonl"),
+              HasSubstr("step 7: starts with an empty allocator cache"));
 }
 
 /// The run waits no more than a hundredth of a step for a look-ahead that is slower than its

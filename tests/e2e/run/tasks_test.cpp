@@ -103,7 +103,7 @@ TEST_F(TasksTest, BatchTokensScaleTheLearningRates) {
                                "training.lr_scheduler=constant", "training.warmup_ratio=0"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.err, HasSubstr("steps of about 200 tokens, at most 4 samples"));
-  EXPECT_THAT(result.err, HasSubstr("batch_scaling sqrt"));
+  EXPECT_THAT(result.err, HasSubstr("training.batch_scaling=sqrt"));
   for (const auto& step : step_lines("run/metrics.jsonl")) {
     EXPECT_LE(step["samples"], 4);
     EXPECT_NEAR(step["learning_rate"].get<double>(), 1e-3 * std::sqrt(step["tokens"].get<double>() / 200), 1e-12);

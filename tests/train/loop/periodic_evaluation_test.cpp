@@ -212,7 +212,7 @@ TEST_F(PeriodicEvaluationTest, MissingBestCheckpointResetsTheBest) {
   const auto summary = run_training();
   EXPECT_EQ(summary.best_step, 3);
   EXPECT_TRUE(summary.best_checkpoint);
-  EXPECT_THAT(log.text(), HasSubstr("step-1, does not exist anymore"));
+  EXPECT_THAT(log.text(), HasSubstr("step-1: the best checkpoint does not exist"));
 }
 
 TEST_F(PeriodicEvaluationTest, RunsAnInterruptedEvaluationOnResume) {

@@ -97,7 +97,7 @@ TEST_F(MemoryWatchTest, ReportsAFullHostOnce) {
   ASSERT_EQ(events_.size(), 1U);
   EXPECT_EQ(events_[0].kind, report::EventKind::kMemoryFull);
   EXPECT_THAT(events_[0].message,
-              HasSubstr("available to this process are used (96 %); above that, the kernel kills the process"));
+              HasSubstr("available to this process are used (96 %); above that, the system kills the process"));
 }
 
 TEST_F(MemoryWatchTest, IgnoresAnUnknownLimit) {
