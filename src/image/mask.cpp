@@ -40,15 +40,15 @@ void check_is_png(const ImageHeader& header, const std::string& name) {
 void check_mask_value(int64_t value, bool is_rgb, int64_t bit_depth, const std::string& name) {
   if (is_rgb) {
     throw data_error(
-        "{}: the record requests mask value {}, but the PNG is RGB, with three values per pixel; save it as grayscale "
-        "or with a palette, or omit the value to use all pixels that are not black",
+        "{}: the record sets mask value {}, but the PNG is RGB; save it as grayscale or with a palette, or omit the "
+        "value",
         name, value);
   }
   const int64_t max_value = (int64_t{1} << bit_depth) - 1;
   if (value < 0 || value > max_value) {
     throw data_error(
         "{}: no pixel can have the mask value {}: the PNG has {} bits per pixel, values from 0 to {}; give one of "
-        "these, or omit the value to use all pixels that are not 0",
+        "these, or omit the value",
         name, value, bit_depth, max_value);
   }
 }

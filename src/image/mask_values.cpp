@@ -102,8 +102,8 @@ io::Notice make_labels_notice(int64_t num_labels, const char* unit, const std::s
 /// `problem`: a noun phrase for the content of the file.
 UserError make_ambiguous_mask_error(const std::string& problem, const std::string& name) {
   return data_error(
-      "{}: {}, which is neither a binary mask (0 and one other value) nor a label map; save the mask with two values, "
-      "such as 0 and 255, or set the record's `value`",
+      "{}: {}, neither a binary mask nor a label map; save the mask with two values, such as 0 and 255, or set the "
+      "record's `value`",
       name, problem);
 }
 

@@ -177,12 +177,12 @@ TEST(VolumeErrors, RejectsConstantValues) {
 TEST(VolumeErrors, RejectsSpacingsThatAreTooFine) {
   VolumeSettings settings;
   settings.spacing = PerAxis<double>{1e-4, 1e-4, 1e-4};
-  EXPECT_THAT([&] { read_bytes(fill(make_file()).bytes(), settings); }, reports("larger spacing"));
+  EXPECT_THAT([&] { read_bytes(fill(make_file()).bytes(), settings); }, reports("raise data.volume.spacing"));
   EXPECT_GT(estimate_volume_reading_memory({{3, 4, 5}, {1, 1, 1}, "RAS", 1}, settings), 0);
   NiftiFile far_file = make_file();
   far_file.set_sform(1, {1e30, 0, 0, 0, 1e30, 0, 0, 0, 1e30});
   settings.spacing = PerAxis<double>{1, 1, 1};
-  EXPECT_THAT([&] { read_bytes(fill(far_file).bytes(), settings); }, reports("larger spacing"));
+  EXPECT_THAT([&] { read_bytes(fill(far_file).bytes(), settings); }, reports("raise data.volume.spacing"));
 }
 
 TEST(VolumeErrors, RejectsObliqueAxesWithASpacing) {

@@ -1,9 +1,10 @@
 #include "image/codec/byte_source.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
+#include <system_error>
 
-#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/option_keys.h"
 
@@ -16,24 +17,26 @@ bool MemoryByteSource::read(uint64_t offset, std::span<uint8_t> out) {
   return true;
 }
 
+UserError make_open_error(const std::filesystem::path& path, std::string_view description, int error) {
+  return data_error("{}: cannot open {} ({}); check the path and {}", path.string(), description,
+                    std::generic_category().message(error), keys::data::kImageRoot);
+}
+
 void check_is_regular_file(const std::filesystem::path& path, std::string_view description) {
   if (const auto file_kind = describe_non_regular_file(path); !file_kind.empty()) {
     throw data_error("{}: cannot open {}: it is {}; give a file", path.string(), description, file_kind);
   }
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    throw data_error("{}: cannot open {}; check the path and {}", path.string(), description, keys::data::kImageRoot);
-  }
+  if (!std::filesystem::is_regular_file(path, error)) throw make_open_error(path, description, error.value());
 }
 
 FileByteSource::FileByteSource(const std::filesystem::path& path) {
   check_is_regular_file(path, "the image");
   file_.open(path, std::ios::binary);
+  if (!file_) throw make_open_error(path, "the image", errno);
   std::error_code error;
   size_ = std::filesystem::file_size(path, error);
-  if (!file_ || error) {
-    throw data_error("{}: cannot open the image; check the path and {}", path.string(), keys::data::kImageRoot);
-  }
+  if (error) throw make_open_error(path, "the image", error.value());
 }
 
 bool FileByteSource::read(uint64_t offset, std::span<uint8_t> out) {
@@ -54,9 +57,7 @@ size_t ByteStream::read(std::span<uint8_t> out) {
 std::vector<std::byte> read_file_bytes(const std::filesystem::path& path) {
   check_is_regular_file(path, "the image");
   std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) {
-    throw data_error("{}: cannot open the image; check the path and {}", path.string(), keys::data::kImageRoot);
-  }
+  if (!file) throw make_open_error(path, "the image", errno);
   std::vector<std::byte> bytes(static_cast<size_t>(file.tellg()));
   file.seekg(0);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));

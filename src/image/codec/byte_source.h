@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "vlmtrain/base/error.h"
+
 namespace vlmtrain::image {
 
 /// A random-access source of bytes for reading headers.
@@ -62,8 +64,12 @@ class ByteStream {
   uint64_t position_ = 0;
 };
 
-/// Throws UserError (kBadData) unless `path` is a regular file. Does not open it. `description`
-/// names the file in the message, such as "the video".
+/// Returns the UserError (kBadData) for a file that cannot be opened. `description` names the file
+/// in the message, such as "the video". `error` is an errno.
+UserError make_open_error(const std::filesystem::path& path, std::string_view description, int error);
+
+/// Throws UserError (kBadData) unless `path` is a regular file. Does not open it.
+/// `description`: see make_open_error().
 void check_is_regular_file(const std::filesystem::path& path, std::string_view description);
 
 /// Returns the content of an image file. Throws UserError (kBadData) if it cannot be opened or

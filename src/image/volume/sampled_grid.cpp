@@ -6,6 +6,7 @@
 #include "image/pixel_layout.h"
 #include "image/volume/affine.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::image {
 
@@ -31,10 +32,10 @@ bool needs_resampling(const RasGeometry& geometry, const std::array<double, 3>& 
 void check_sampled_size(const std::array<double, 3>& sizes, const RasGeometry& geometry, const std::string& name) {
   if (sizes[0] * sizes[1] * sizes[2] <= static_cast<double>(kMaxSampledValues)) return;
   throw data_error(
-      "{}: at the requested size or spacing the scan has {} × {} × {} voxels, more than {}; use a larger spacing, or "
-      "check the scan's own ({}, {}, {} mm)",
-      name, sizes[0], sizes[1], sizes[2], kMaxSampledValues, geometry.spacing[0], geometry.spacing[1],
-      geometry.spacing[2]);
+      "{}: the resampled scan has {} × {} × {} voxels, more than {}; raise {} or lower {}, or check the scan's own "
+      "spacing ({}, {}, {} mm)",
+      name, sizes[0], sizes[1], sizes[2], kMaxSampledValues, keys::data::kVolumeSpacing, keys::data::kVolumeSize,
+      geometry.spacing[0], geometry.spacing[1], geometry.spacing[2]);
 }
 
 /// Returns the samples of a resize of the whole field of view to `size`.

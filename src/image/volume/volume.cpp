@@ -16,6 +16,7 @@
 #include "image/volume/volume_stream.h"
 #include "image/volume/voxel_values.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::image {
 
@@ -52,17 +53,16 @@ void check_is_orthogonal(const NiftiHeader& header, const VolumeSettings& settin
   const double shear_in_voxels = compute_shear_in_voxels(header.affine, header.size);
   if (shear_in_voxels <= kMaxShearInVoxels) return;
   throw data_error(
-      "{}: the scan's axes are not orthogonal (the end of an axis is off by {:.1f} voxels; a tilted gantry or a "
-      "registration causes this), so it cannot be resampled to a spacing; resample it first, in Python: "
-      "nibabel.processing.resample_to_output(scan), or set no spacing",
-      name, shear_in_voxels);
+      "{}: the scan's axes are not orthogonal (off by {:.1f} voxels); resample it with "
+      "nibabel.processing.resample_to_output, or set {}=auto",
+      name, shear_in_voxels, keys::data::kVolumeSpacing);
 }
 
 /// Throws UserError (kBadData) if the largest magnitude does not fit in fp16.
 void check_fits_float16(float max_magnitude, const std::string& name) {
   if (max_magnitude <= static_cast<float>(std::numeric_limits<c10::Half>::max())) return;
-  throw data_error("{}: values of up to {} do not fit in 16 bits; normalize the scan, or use fp32", name,
-                   max_magnitude);
+  throw data_error("{}: values of up to {} do not fit in float16; set {}=float32, or normalize the scan", name,
+                   max_magnitude, keys::data::kVolumeDtype);
 }
 
 /// A reader that resamples and normalizes the frames of one scan. Reads the file once, forward:
@@ -166,9 +166,9 @@ int64_t count_file_volumes(const VolumeInfo& info, const VolumeSettings& setting
   if (settings.time_series_mode == TimeSeriesMode::kSampledFrames)
     return std::min(info.num_frames, settings.max_frames);
   throw data_error(
-      "{}: a series of {} volumes (functional or diffusion MRI), but one is expected; use their mean or some of the "
-      "frames, or save the volume you need as a separate file",
-      name, info.num_frames);
+      "{}: a series of {} volumes (functional or diffusion MRI), but one is expected; set {}=mean or frames, or "
+      "save the volume you need as a separate file",
+      name, info.num_frames, keys::data::kVolumeSeries);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "image/volume/volume_stream.h"
 #include "image/volume/voxel_values.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/image/volume.h"
 
 namespace vlmtrain::image {
@@ -104,8 +105,8 @@ std::vector<float> read_slice_values(VolumeStream& stream, const NiftiHeader& he
         stream.name(), info.num_frames);
   }
   if (grid.num_values() > kMaxSampledValues) {
-    throw data_error("{}: {} slices of the scan have {} pixels, more than {}; use fewer slices", stream.name(),
-                     grid.samples[0].size(), grid.num_values(), kMaxSampledValues);
+    throw data_error("{}: {} slices of the scan have {} pixels, more than {}; lower {}", stream.name(),
+                     grid.samples[0].size(), grid.num_values(), kMaxSampledValues, keys::data::kVolumeSlices);
   }
   const std::array<AxisSamples, 3> samples = order_samples_by_file_axis(grid, info);
   FrameSampler frame_sampler(header, samples);

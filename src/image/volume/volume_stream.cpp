@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
 #include <span>
 #include <utility>
 
 #include "image/codec/byte_source.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/record.h"
 
@@ -65,7 +65,7 @@ VolumeInput::VolumeInput(const io::MediaRef& scan) : name_(scan.path), bytes_(sc
   }
   check_is_regular_file(name_, "the scan");
   file_.open(name_, std::ios::binary | std::ios::ate);
-  if (!file_) throw data_error("{}: cannot open the scan; check the path and {}", name_, keys::data::kImageRoot);
+  if (!file_) throw make_open_error(name_, "the scan", errno);
   size_ = static_cast<uint64_t>(file_.tellg());
   file_.seekg(0);
 }
@@ -92,7 +92,7 @@ void VolumeInput::seek(uint64_t position) {
 
 GzipVolumeStream::GzipVolumeStream(VolumeInput input) : input_(std::move(input)), input_buffer_(kInputBufferBytes) {
   if (inflateInit2(&zlib_stream_, kGzipWindowBits) != Z_OK)
-    throw run_error("{}: not enough memory to decompress the scan", name());
+    throw run_error("{}: not enough memory to decompress the scan; give the job more memory", name());
 }
 
 GzipVolumeStream::~GzipVolumeStream() {
