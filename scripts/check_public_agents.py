@@ -36,7 +36,7 @@ ENDING = re.compile(r"\s*(?:<\|END_RESPONSE\|>)?(?:" + "|".join(map(re.escape, [
 BEGINS = ["<|begin_of_text|>", "<｜begin▁of▁sentence｜>", "<|startoftext|>", "<bos>", "<s>"]
 MARK = "\ue000{}\ue001"
 REFUSALS = {
-    "label tokens of its tool calls or reasoning are unknown": "an answer does not follow the generation prompt",
+    "other text before this answer than its generation prompt": "an answer does not follow the generation prompt",
     "so its label tokens are unknown": "an answer has no end of turn",
     "the chat template omits the call": "a call is omitted",
 }

@@ -245,12 +245,12 @@ std::string get_parse_error(const std::string& source) {
 
 TEST(JinjaTest, UnknownNamesFailWhenParsing) {
   using testing::HasSubstr;
-  EXPECT_THAT(get_parse_error("a\n{{ x | nope }}"), HasSubstr("a.jinja:2: no filter named \"nope\""));
-  EXPECT_THAT(get_parse_error("{{ x is nope }}"), HasSubstr("a.jinja:1: no test named \"nope\""));
-  EXPECT_THAT(get_parse_error("\n\n{% nope %}"), HasSubstr("a.jinja:3: no statement named \"nope\""));
-  EXPECT_THAT(get_parse_error("{{ nope(1) }}"), HasSubstr("no function named \"nope\""));
-  EXPECT_THAT(get_parse_error("{{ x | map('nope') }}"), HasSubstr("no filter named \"nope\""));
-  EXPECT_THAT(get_parse_error("{{ x | selectattr('a', 'nope') }}"), HasSubstr("no test named \"nope\""));
+  EXPECT_THAT(get_parse_error("a\n{{ x | nope }}"), HasSubstr("a.jinja:2: the filter \"nope\" does not exist"));
+  EXPECT_THAT(get_parse_error("{{ x is nope }}"), HasSubstr("a.jinja:1: the test \"nope\" does not exist"));
+  EXPECT_THAT(get_parse_error("\n\n{% nope %}"), HasSubstr("a.jinja:3: the statement \"nope\" does not exist"));
+  EXPECT_THAT(get_parse_error("{{ nope(1) }}"), HasSubstr("the function \"nope\" does not exist"));
+  EXPECT_THAT(get_parse_error("{{ x | map('nope') }}"), HasSubstr("the filter \"nope\" does not exist"));
+  EXPECT_THAT(get_parse_error("{{ x | selectattr('a', 'nope') }}"), HasSubstr("the test \"nope\" does not exist"));
   EXPECT_THAT(get_parse_error("{{ x.encode() }}"), HasSubstr("the method encode() is not supported"));
   EXPECT_THAT(get_parse_error("{% if x %}\n{{ 1 }}"), HasSubstr("the block of line 1 lacks its end, {% endif %}"));
   EXPECT_THAT(get_parse_error("{% if x %}{% endfor %}"),

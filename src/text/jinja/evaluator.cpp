@@ -206,13 +206,13 @@ Value Evaluator::evaluate_node(const Call& node) {
 }
 
 Value Evaluator::evaluate_node(const FilterCall& node) {
-  if (node.filter == nullptr) throw evaluation_error("no filter named \"{}\"", node.name);
+  if (node.filter == nullptr) throw EvaluationError{describe_unknown_name("filter", node.name)};
   const Value input = node.operand ? evaluate(*node.operand) : *filter_block_input_;
   return call_builtin(context_, *node.filter, input, evaluate_arguments(node.arguments));
 }
 
 Value Evaluator::evaluate_node(const TestCall& node) {
-  if (node.test == nullptr) throw evaluation_error("no test named \"{}\"", node.name);
+  if (node.test == nullptr) throw EvaluationError{describe_unknown_name("test", node.name)};
   const Value tested_value = evaluate(*node.operand);
   return call_builtin(context_, *node.test, tested_value, evaluate_arguments(node.arguments));
 }

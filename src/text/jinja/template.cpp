@@ -6,6 +6,7 @@
 #include "text/jinja/evaluator.h"
 #include "text/jinja/runtime/budget.h"
 #include "text/jinja/syntax/expression_parser.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::text::jinja {
 namespace {
@@ -122,9 +123,7 @@ class TemplateParser {
                                             ? fmt::format("unexpected \"{}\" outside of a block", name)
                                             : fmt::format("unexpected \"{}\"; expected {}", name, expected_names));
     }
-    tokens_.throw_error_at_line(
-        line,
-        fmt::format("no statement named \"{}\"; docs/reference/chat-templates.md lists the supported ones", name));
+    tokens_.throw_error_at_line(line, describe_unknown_name("statement", name));
   }
 
   Statement parse_for_loop(int line) {
@@ -299,7 +298,8 @@ class TemplateParser {
 /// Parses a template. Throws UserError (bad data) if it is too large or malformed.
 std::shared_ptr<const SyntaxTree> parse_template(std::string_view source, std::string source_name) {
   if (source.size() > kMaxTemplateSourceBytes)
-    throw data_error("{}: the template exceeds {} MiB", source_name, kMaxTemplateSourceBytes >> 20U);
+    throw data_error("{}: the template exceeds {} MiB; set another {}", source_name, kMaxTemplateSourceBytes >> 20U,
+                     keys::data::kChatTemplate);
   return TemplateParser(source, std::move(source_name)).parse();
 }
 

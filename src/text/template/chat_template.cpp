@@ -124,7 +124,7 @@ std::string ChatTemplate::describe() const {
 
 RenderedChat ChatTemplate::render(std::span<const Turn> turns, bool add_generation_prompt,
                                   std::span<const io::TemplateValue> variables) const {
-  if (turns.empty()) throw data_error("A conversation has no turns; give it a question and an answer, or drop it");
+  if (turns.empty()) throw data_error("the conversation has no turns; give it a question and an answer, or drop it");
   const auto render_turns = [&](size_t num_turns, bool as_prompt) {
     return render_messages(impl_->jinja_template, turns.first(num_turns), impl_->traits.content_format, impl_->settings,
                            as_prompt, variables);
@@ -210,10 +210,12 @@ TemplateMap read_jinja_templates(const fs::path& folder) {
 std::map<std::string, TemplateSource> parse_json_templates(const nlohmann::json& json, const fs::path& path) {
   std::map<std::string, TemplateSource> templates;
   const std::string source = path.string();
-  if (!json.is_object()) throw data_error("{}: is {}, not an object", source, io::make_json_excerpt(json));
+  if (!json.is_object())
+    throw data_error("{}: is {}, not an object; use the checkpoint's own file", source, io::make_json_excerpt(json));
   const auto value = json.value(kTemplateKey, nlohmann::json());
   const auto add_template = [&](const std::string& name, const nlohmann::json& text) {
-    if (!text.is_string()) throw data_error("{}: {} \"{}\" is not a string", source, kTemplateKey, name);
+    if (!text.is_string())
+      throw data_error("{}: {} \"{}\" is not a string; use the checkpoint's own file", source, kTemplateKey, name);
     const std::string display_name = name == kDefaultTemplateName ? source : fmt::format("{} ({})", source, name);
     templates.insert_or_assign(name, make_template_source(text.get<std::string>(), display_name));
   };
@@ -286,7 +288,7 @@ std::vector<std::string_view> get_builtin_template_names() {
 TemplateSource get_builtin_template(std::string_view name) {
   const auto entry = std::ranges::find(kBuiltinTemplates, name, &BuiltinTemplate::name);
   if (entry == kBuiltinTemplates.end()) {
-    throw usage_error("Unknown chat template \"{}\"; available are {}", name,
+    throw usage_error("unknown chat template \"{}\"; available are {}", name,
                       fmt::join(get_builtin_template_names(), ", "));
   }
   return {.jinja_source = std::string(resources().at(std::string(name) + ".jinja")),
@@ -347,7 +349,8 @@ TemplateSource choose_template(const std::string& name,
                       keys::data::kChatTemplate, fmt::join(names, ", "));
   }
   if (name.ends_with(".jinja")) {
-    if (!is_file(name)) throw usage_error("{}: the file {} does not exist", keys::data::kChatTemplate, name);
+    if (!is_file(name))
+      throw usage_error("{}: the file {} does not exist; check the path", keys::data::kChatTemplate, name);
     return make_template_source(io::read_file(name), name);
   }
   const auto builtin_names = get_builtin_template_names();

@@ -8,6 +8,7 @@
 
 #include "text/unicode/characters.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/record.h"
 
@@ -130,8 +131,8 @@ class RenderedChatBuilder {
   /// its own conversations.
   void reject_repeated_answer(int turn, const std::string& text) const {
     if (!is_text_repeated(rendering_, turn, text)) return;
-    throw data_error("turn {}: the chat template writes this answer more than once, so its label tokens are ambiguous",
-                     turn + 1);
+    throw data_error("turn {}: the chat template writes this answer more than once; set another {}, or drop the record",
+                     turn + 1, keys::data::kChatTemplate);
   }
 
   /// Returns the begin of the answer of turn `i`, whose text begins at `offset`: the begin of the white

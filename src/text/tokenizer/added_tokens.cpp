@@ -135,9 +135,8 @@ void AddedTokens::add_tokenizer_json_token(const JsonNode& node, const Vocabular
   if (!vocabulary.find(token.content)) {
     if (int64_t{token.id} != next_id_) {
       throw node.error(
-          "gives \"{}\" the id {}, but transformers and tokenizers assign {}, the next id, so inference would use "
-          "other tokens than training; list the added tokens in the order of their ids, with a reserved token for each "
-          "missing id",
+          "gives \"{}\" the id {}, but transformers assigns {}; list the added tokens by id, with a reserved token for "
+          "each missing id",
           token.content, token.id, next_id_);
     }
     ++next_id_;

@@ -94,14 +94,16 @@ JsonObjectFile read_json_object_file(const fs::path& file) {
   json_file.text = io::read_file(file);
   json_file.json = io::parse_json(json_file.text, file.string());
   if (!json_file.json.is_object()) {
-    throw data_error("{}: is {}, not an object", file.string(), io::make_json_excerpt(json_file.json));
+    throw data_error("{}: is {}, not an object; use the checkpoint's own file", file.string(),
+                     io::make_json_excerpt(json_file.json));
   }
   return json_file;
 }
 
 /// Parses added_tokens_decoder. Returns its tokens by ascending id.
 std::vector<ExternalToken> parse_added_tokens_decoder(const Json& decoder, const std::string& source) {
-  if (!decoder.is_object()) throw data_error("{}: must be an object {{id: token}}", source);
+  if (!decoder.is_object())
+    throw data_error("{}: must be an object {{id: token}}; use the checkpoint's own file", source);
   std::map<int64_t, ExternalToken> tokens_by_id;
   for (const auto& [key, value] : decoder.items()) {
     ExternalToken token = parse_required_token(value, source);
@@ -163,7 +165,8 @@ class ExternalTokenReader {
     const fs::path file = folder_ / "added_tokens.json";
     if (!is_file(file)) return;
     const Json ids = io::read_json(file);
-    if (!ids.is_object()) throw data_error("{}: must be an object {{token: id}}", file.string());
+    if (!ids.is_object())
+      throw data_error("{}: must be an object {{token: id}}; use the checkpoint's own file", file.string());
     std::vector<ExternalToken> added_tokens;
     for (const auto& [content, id] : ids.items()) {
       ExternalToken token{.content = content, .source = file.string()};
@@ -310,7 +313,7 @@ bool is_file(const std::filesystem::path& path) {
   if (fs::is_regular_file(path, error)) return true;
   const std::string_view kind =
       fs::exists(path, error) ? describe_non_regular_file(path) : "a link to a file that does not exist";
-  throw data_error("{}: is {}, not a file: download the checkpoint again", path.string(), kind);
+  throw data_error("{}: is {}, not a file; download the checkpoint again", path.string(), kind);
 }
 
 void warn_once(const std::string& message) {

@@ -328,7 +328,7 @@ class RegexPattern : public Pattern {
     }
     if (match_status == PCRE2_ERROR_NOMATCH) return false;
     if (match_status < 0) {
-      throw data_error("The tokenizer's regular expression failed on a text of {} bytes: {}; shorten or drop this text",
+      throw data_error("the tokenizer's regular expression failed on a text of {} bytes: {}; shorten or drop this text",
                        text.size(), get_pcre2_error_message(match_status));
     }
     return true;

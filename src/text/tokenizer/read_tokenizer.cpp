@@ -3,17 +3,18 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <fstream>
 #include <iterator>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "text/tokenizer/external_tokens.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/base/file_names.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/text/tokenizer.h"
 
@@ -266,14 +267,12 @@ std::string insert_added_token_entry(std::string json, const std::string& entry)
 }  // namespace
 
 std::string read_tokenizer_json(const std::filesystem::path& tokenizer_json) {
-  if (const auto kind = describe_non_regular_file(tokenizer_json); !kind.empty()) {
-    throw data_error("The tokenizer {} is {}, not a file", tokenizer_json.string(), kind);
-  }
+  static_cast<void>(is_file(tokenizer_json));  // throws if it is a folder or a pipe
   std::ifstream file(tokenizer_json, std::ios::binary);
   std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   if (!file) {
-    throw data_error("cannot read the tokenizer {}; a checkpoint folder must contain tokenizer.json",
-                     tokenizer_json.string());
+    throw data_error("{}: cannot be read ({}); a checkpoint folder must contain tokenizer.json",
+                     tokenizer_json.string(), std::generic_category().message(errno));
   }
   return content;
 }

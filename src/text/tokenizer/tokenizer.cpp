@@ -116,7 +116,7 @@ constexpr std::array<ComponentFactory<PostProcessor>, 3> kPostProcessorFactories
 /// Throws UserError (kBadData) if `text` is not UTF-8.
 void check_utf8(std::string_view text) {
   if (const auto pos = find_invalid_utf8(text)) {
-    throw data_error("A text is not valid UTF-8 at byte {} of {}; convert it to UTF-8 or drop it", *pos, text.size());
+    throw data_error("a text is not valid UTF-8 at byte {} of {}; convert it to UTF-8 or drop it", *pos, text.size());
   }
 }
 

@@ -270,6 +270,10 @@ const Builtin* find_global_function(std::string_view name) {
   return find_builtin(get_global_functions(), name);
 }
 
+std::string describe_unknown_name(std::string_view kind, std::string_view name) {
+  return fmt::format("the {} \"{}\" does not exist; use one that docs/reference/chat-templates.md lists", kind, name);
+}
+
 Value call_builtin(RenderContext& context, const Builtin& builtin, const Value& self, const Arguments& arguments) {
   context.budget.charge_steps();
   return builtin.implementation(context, self, BoundArguments(builtin.name, builtin.parameters, arguments));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "text/jinja/runtime/object.h"
@@ -14,6 +15,10 @@ namespace vlmtrain::text::jinja {
 const Builtin* find_filter(std::string_view name);
 const Builtin* find_test(std::string_view name);
 const Builtin* find_global_function(std::string_view name);
+
+/// Returns the message for a name of a template that does not exist. `kind`: "filter", "test",
+/// "function" or "statement".
+std::string describe_unknown_name(std::string_view kind, std::string_view name);
 
 /// Returns the result of a filter or test for the value `self`. A test returns a boolean. Throws
 /// EvaluationError for invalid arguments and values.

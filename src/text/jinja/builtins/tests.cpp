@@ -152,7 +152,7 @@ Value select_filter(RenderContext& context, const Value& value, const BoundArgum
   if (filter_arguments.positional.size() > kTestNameIndex) {
     const TextValue* name = filter_arguments.positional[kTestNameIndex].text();
     test = name != nullptr ? find_test(name->view()) : nullptr;
-    if (test == nullptr) throw evaluation_error("no test named \"{}\"", name != nullptr ? name->view() : "");
+    if (test == nullptr) throw EvaluationError{describe_unknown_name("test", name != nullptr ? name->view() : "")};
     arguments = drop_leading_arguments(filter_arguments, kTestNameIndex + 1);
   }
   std::vector<Value> selected_items;
@@ -202,7 +202,7 @@ Value map_filter(RenderContext& context, const Value& value, const BoundArgument
   }
   const TextValue* name = filter_arguments.positional.empty() ? nullptr : filter_arguments.positional[0].text();
   const Builtin* filter = name != nullptr ? find_filter(name->view()) : nullptr;
-  if (filter == nullptr) throw evaluation_error("map: no filter named \"{}\"", name != nullptr ? name->view() : "");
+  if (filter == nullptr) throw EvaluationError{describe_unknown_name("filter", name != nullptr ? name->view() : "")};
   const Arguments arguments = drop_leading_arguments(filter_arguments, 1);
   std::vector<Value> mapped_items;
   for (const Value& item : items->items) mapped_items.push_back(call_builtin(context, *filter, item, arguments));

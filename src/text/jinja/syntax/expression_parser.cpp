@@ -235,9 +235,7 @@ AssignmentTarget ExpressionParser::parse_assignment_target(bool allow_attributes
 }
 
 void ExpressionParser::add_unknown_name(int line, std::string_view kind, std::string_view name) {
-  unknown_names_.push_back(
-      {line, fmt::format("no {} named \"{}\"; docs/reference/chat-templates.md lists the supported ones", kind, name),
-       false});
+  unknown_names_.push_back({line, describe_unknown_name(kind, name), false});
 }
 
 void ExpressionParser::mark_names_inside_if(size_t first_unknown_name_index, size_t first_called_name_index) {
@@ -254,10 +252,7 @@ void ExpressionParser::reject_unknown_names() const {
                     [&](const NameAccess& access) { return access.is_assignment && access.name == called_name.name; });
     if (is_known) continue;
     unknown_names.push_back(
-        {called_name.line,
-         fmt::format("no function named \"{}\"; docs/reference/chat-templates.md lists the supported ones",
-                     tree_.names[called_name.name]),
-         called_name.is_inside_if});
+        {called_name.line, describe_unknown_name("function", tree_.names[called_name.name]), called_name.is_inside_if});
   }
   std::stable_sort(unknown_names.begin(), unknown_names.end(),
                    [](const UnknownName& left, const UnknownName& right) { return left.line < right.line; });
