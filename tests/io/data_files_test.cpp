@@ -42,7 +42,7 @@ TEST_F(DataFiles, CompressedFilesAndLfsPointersAreErrors) {
     return get_error_message([&] { open_records(put(name, content), {}); });
   };
   for (const char* name : {"a.jsonl.gz", "a.json", "a.tar.gz"}) {
-    EXPECT_THAT(get_error(name, "\x1F\x8B\x08 more"), HasSubstr("compressed with gzip: unpack it first"));
+    EXPECT_THAT(get_error(name, "\x1F\x8B\x08 more"), HasSubstr("compressed with gzip; unpack it first"));
   }
   for (const char* name : {"a.json", "a.jsonl", "a.parquet", "a.tar"}) {
     EXPECT_THAT(get_error(name, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"),

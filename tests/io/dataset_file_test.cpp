@@ -157,10 +157,10 @@ TEST_F(OpenRecords, DetectsChangedFiles) {
   EXPECT_NE(open_records(folder() / "a.jsonl", {.columns = {{"question", "q"}}})->version_hash(), version_hash);
   put("a.jsonl", std::string(kLine) + " ");
   EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed),
-              HasSubstr("a.jsonl changed during the run"));
+              HasSubstr("a.jsonl: changed during the run"));
   EXPECT_NE(open_records(folder() / "a.jsonl", {})->version_hash(), version_hash);
   std::filesystem::remove(folder() / "a.jsonl");
-  EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed), HasSubstr("cannot read"));
+  EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed), HasSubstr("cannot be read"));
 }
 
 TEST_F(OpenRecords, SeveralFilesAreOneDataSetInNaturalOrder) {
@@ -180,8 +180,8 @@ TEST_F(OpenRecords, SeveralFilesAreOneDataSetInNaturalOrder) {
 }
 
 TEST_F(OpenRecords, RefusesPathsWithoutFiles) {
-  EXPECT_THAT(get_error("none-*.jsonl"), HasSubstr("none-*.jsonl matches no file"));
-  EXPECT_THAT(get_error("no-folder/*.jsonl"), HasSubstr("no-folder/*.jsonl matches no file"));
+  EXPECT_THAT(get_error("none-*.jsonl"), HasSubstr("none-*.jsonl: matches no file"));
+  EXPECT_THAT(get_error("no-folder/*.jsonl"), HasSubstr("no-folder/*.jsonl: matches no file"));
   EXPECT_THAT(get_error("none.jsonl"), HasSubstr("none.jsonl"));
   EXPECT_THAT(get_error(""), HasSubstr("is a folder without .parquet, .tar, .jsonl files"));
   put("train-1.jsonl", kLine);

@@ -121,9 +121,10 @@ TEST(JsonGet, ReadsTypes) {
 TEST(JsonGet, RefusesMismatchedTypes) {
   const json object = json::parse(
       R"({"b": true, "i": -3, "big": 300, "huge": 18446744073709551615, "f": 1.5, "s": "3", "l": [1, "x"], "n": null})");
-  EXPECT_EQ(get_error_message([&] { get<int>(object, "none", "f.json"); }), "f.json: the key \"none\" is missing");
+  EXPECT_EQ(get_error_message([&] { get<int>(object, "none", "f.json"); }),
+            "f.json: the key \"none\" is missing; add it, or use the original file");
   EXPECT_EQ(get_error_message([&] { get<int>(object, "s", "f.json"); }),
-            "f.json: \"s\" should be a whole number, not \"3\"");
+            "f.json: \"s\" must be a whole number, not \"3\"; correct it");
   EXPECT_THAT(get_error_message([&] { get<int>(object, "f", "f.json"); }), HasSubstr("not 1.5"));
   EXPECT_THAT(get_error_message([&] { get<int>(object, "b", "f.json"); }), HasSubstr("not true"));
   EXPECT_THAT(get_error_message([&] { get<uint32_t>(object, "i", "f.json"); }), HasSubstr("at least 0, not -3"));
@@ -133,7 +134,7 @@ TEST(JsonGet, RefusesMismatchedTypes) {
   EXPECT_THAT(get_error_message([&] { get<bool>(object, "n", "f.json"); }), HasSubstr("true or false, not null"));
   EXPECT_THAT(get_error_message([&] { get<std::vector<int>>(object, "l", "f.json"); }),
               HasSubstr("a whole number, not \"x\""));
-  EXPECT_THAT(get_error_message([&] { get<std::vector<int>>(object, "s", "f.json"); }), HasSubstr("should be a list"));
+  EXPECT_THAT(get_error_message([&] { get<std::vector<int>>(object, "s", "f.json"); }), HasSubstr("must be a list"));
   EXPECT_THAT(get_error_message([&] { get_or<int>(object, "s", 1, "f.json"); }), HasSubstr("not \"3\""));
   EXPECT_THAT(get_error_message([&] { get<int>(json::array(), "s", "f.json"); }), HasSubstr("a JSON object"));
   EXPECT_THAT(get_error_message([&] { get_or<int>(json("x"), "s", 1, "f.json"); }), HasSubstr("a JSON object"));

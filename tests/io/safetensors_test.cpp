@@ -173,7 +173,7 @@ TEST_F(Safetensors, RefusesWrongTensors) {
   EXPECT_THAT(get_tensor_error("F32", "[1]", "[9223372036854775803,9223372036854775807]"), HasSubstr("truncated"));
   EXPECT_THAT(get_error(R"({"w":{"shape":[1],"data_offsets":[0,4]}})", 4), HasSubstr("\"dtype\" is missing"));
   EXPECT_THAT(get_error(R"({"w":3})", 4), HasSubstr("a JSON object"));
-  EXPECT_THAT(get_error(R"({"__metadata__":{"format":1}})", 0), HasSubstr("should be a string"));
+  EXPECT_THAT(get_error(R"({"__metadata__":{"format":1}})", 0), HasSubstr("must be a string"));
   EXPECT_THAT(get_error(R"({"__metadata__":[]})", 0), HasSubstr("__metadata__"));
 }
 

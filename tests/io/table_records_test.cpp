@@ -131,7 +131,7 @@ TEST_F(Parquet, RefusesTruncatedOrChangedFiles) {
   const auto records = open_records(put("a.parquet", content), {});
   put("a.parquet", content + "x");
   EXPECT_THAT(get_error_message([&] { (void)records->at(0); }, ExitCode::kFailed),
-              HasSubstr("a.parquet changed during the run"));
+              HasSubstr("a.parquet: changed during the run"));
 }
 
 TEST_F(Parquet, RecordsWithoutBytesHaveTheSameMedia) {

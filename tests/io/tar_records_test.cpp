@@ -310,7 +310,7 @@ TEST_F(TarRecords, RefusesDamagedTars) {
   TarWriter endless;
   endless.add_header("x", "77777777777", 'L');
   EXPECT_THAT(get_error(endless.closed()), HasSubstr("too long"));
-  EXPECT_THAT(get_error("\x1F\x8B more"), HasSubstr("compressed with gzip: unpack it first"));
+  EXPECT_THAT(get_error("\x1F\x8B more"), HasSubstr("compressed with gzip; unpack it first"));
   EXPECT_EQ(open(tar.open())->size(), 2);
 }
 

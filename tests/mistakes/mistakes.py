@@ -195,14 +195,14 @@ add("a model that is not supported", TRAIN + " model.path=text", 4, "model_type 
     prepare=file("text/config.json", json.dumps({"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]})))
 
 # The data.
-add("a folder as `data.train`", TRAIN + " data.train=images", 4, "images is a folder")
+add("a folder as `data.train`", TRAIN + " data.train=images", 4, "images: is a folder")
 add("a CSV as `data.train`", TRAIN + " data.train=data.csv", 4, "as in docs/reference/data-formats.md", prepare=file("data.csv", "image,question,answer\na.png,What?,It.\n"))
 add("Parquet that is cut off", TRAIN + " data.train=data.parquet", 4, "data.parquet", prepare=file("data.parquet", b"PAR1\x15\x04\x15\x10PAR1"))
-add("a pattern that matches nothing", TRAIN + " data.train=shards/*.tar", 4, "shards/*.tar matches no file")
-add("`data.train` that is not there", TRAIN + " data.train=data/train.json", 4, "cannot read data/train.json", "check the path")
+add("a pattern that matches nothing", TRAIN + " data.train=shards/*.tar", 4, "shards/*.tar: matches no file")
+add("`data.train` that is not there", TRAIN + " data.train=data/train.json", 4, "data/train.json: cannot be read (No such file or directory)", "check the path")
 add("`data.train` of the Hub", TRAIN + " data.train=HuggingFaceM4/the_cauldron", 4, "if it is a name on the Hugging Face Hub", "hf download")
 add("a comma too many in JSON", TRAIN, 4, "data.json: not valid JSON at line 1, column 48", prepare=data('[{"image": "images/0.png", "conversations": [],},]'))
-add("an empty file", TRAIN, 4, "data.json is empty", prepare=data(""))
+add("an empty file", TRAIN, 4, "data.json: is empty", prepare=data(""))
 add("an empty list", TRAIN, 4, "contains no samples", prepare=data("[]"))
 add("empty `conversations`", TRAIN, 4, 'sample r0: its "conversations" is empty', prepare=record(conversations=[]))
 add("no `conversations`", TRAIN, 4, 'has no "conversations" and no "messages"', prepare=record(conversations=None))

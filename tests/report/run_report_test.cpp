@@ -53,7 +53,7 @@ TEST(RunReportTest, AnUnexpectedPipeIsReported) {
       ADD_FAILURE() << name << " was read";
     } catch (const UserError& error) {
       EXPECT_EQ(error.code(), ExitCode::kBadData);
-      EXPECT_THAT(error.what(), HasSubstr(name + " is a named pipe"));
+      EXPECT_THAT(error.what(), HasSubstr(name + ": is a named pipe"));
     }
   }
 }

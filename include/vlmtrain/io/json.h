@@ -33,6 +33,9 @@ inline bool has_utf16_byte_order_mark(std::string_view text) {
   return text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF");
 }
 
+/// The fix in an error message about a file that is not JSON.
+inline constexpr std::string_view kInvalidJsonHint = "correct the file, or download it again";
+
 /// End of an error message about a UTF-16 file. The name of the file precedes it.
 inline constexpr std::string_view kUtf16ErrorSuffix = "is UTF-16; write it as UTF-8 (iconv -f UTF-16 -t UTF-8)";
 

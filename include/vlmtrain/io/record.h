@@ -253,6 +253,10 @@ struct RecordSettings {
   bool restrict_to_image_root = false;
 };
 
+/// Returns the problem of a record and its fix: "turn 2 is empty; correct the record". REQUIRES:
+/// record.problem is not empty.
+std::string describe_problem(const Record& record);
+
 /// Returns a caption of the volume `record.images[index]`: its modality and subject, such as "T1w,
 /// sub-01", or "" if both are unknown. REQUIRES: record.images[index].is_volume.
 std::string describe_volume(const Record& record, size_t index);

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "io/checkpoint/safetensors_header.h"
 #include "io/files/file_system.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
@@ -97,21 +98,20 @@ std::vector<std::string> find_duplicate_tensor_names(const fs::path& folder, con
 
 [[noreturn]] void throw_missing_weights(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
-    throw data_error("the checkpoint folder {} does not exist; download models of the Hugging Face Hub first",
-                     folder.string());
+    throw data_error("{}: the folder does not exist; download the model first (hf download)", folder.string());
   }
   for (const std::string_view pickled_name : {kPickledWeightsName, kPickledWeightsIndexName}) {
     if (fs::exists(folder / pickled_name)) {
       throw data_error(
-          "{} has only pickled weights ({}), which are not supported; convert them with transformers: "
+          "{}: has only pickled weights ({}), which are not supported; convert them with transformers: "
           "from_pretrained(\"{}\").save_pretrained(NEW_FOLDER, safe_serialization=True)",
           folder.string(), pickled_name, folder.string());
     }
   }
   if (const std::string other_weights = describe_unsupported_weights(folder); !other_weights.empty()) {
-    throw data_error("{} has neither {} nor {}: {}", folder.string(), kWeightsName, kWeightsIndexName, other_weights);
+    throw data_error("{}: has neither {} nor {}: {}", folder.string(), kWeightsName, kWeightsIndexName, other_weights);
   }
-  throw data_error("{} has no weights: neither {} nor {} exists; give the folder that contains them", folder.string(),
+  throw data_error("{}: has no weights, neither {} nor {}; give the folder that contains them", folder.string(),
                    kWeightsName, kWeightsIndexName);
 }
 
@@ -125,7 +125,7 @@ bool may_exist(const fs::path& path) {
 nlohmann::json read_weight_map(const fs::path& index) {
   const nlohmann::json content = read_json(index);
   if (!content.is_object() || !content.contains("weight_map") || !content["weight_map"].is_object()) {
-    throw data_error("{} has no \"weight_map\" of tensor names to files; download it again", index.string());
+    throw data_error("{}: has no \"weight_map\" of tensor names to files; download it again", index.string());
   }
   return content["weight_map"];
 }
@@ -135,12 +135,13 @@ nlohmann::json read_weight_map(const fs::path& index) {
 fs::path resolve_shard_path(const fs::path& index, const std::string& shard) {
   const fs::path name(shard);
   if (shard.empty() || name.has_parent_path() || name == "." || name == "..") {
-    throw data_error("{} names the shard \"{}\", which is not a file name in the same folder; download the index again",
-                     index.string(), shard);
+    throw data_error(
+        "{}: names the shard \"{}\", which is not a file name in the same folder; download the index again",
+        index.string(), shard);
   }
   fs::path path = index.parent_path() / name;
   if (!may_exist(path)) {
-    throw data_error("{} names the shard {}, which is missing; download it", index.string(), path.string());
+    throw data_error("{}: names the shard {}, which is missing; download it", index.string(), path.string());
   }
   return path;
 }
@@ -148,7 +149,7 @@ fs::path resolve_shard_path(const fs::path& index, const std::string& shard) {
 void check_no_existing_weights(const fs::path& folder) {
   for (const std::string_view name : {kWeightsName, kWeightsIndexName}) {
     if (fs::exists(folder / name)) {
-      throw run_error("{} already contains weights ({}); write to an empty folder", folder.string(), name);
+      throw run_error("{}: already contains weights ({}); write to an empty folder", folder.string(), name);
     }
   }
 }
@@ -183,8 +184,8 @@ std::vector<std::string> list_weight_file_warnings(const fs::path& folder) {
     const bool is_single_file_index = indexed_shards.size() == 1 && indexed_shards.contains(std::string(kWeightsName));
     if ((has_index && !is_single_file_index) || (!has_index && !shards.empty())) {
       warnings.push_back(fmt::format(
-          "{}: weights are read from {}, as in transformers; {} are ignored: remove one of the two", folder.string(),
-          kWeightsName,
+          "{}: weights are read from {}, as in transformers, and {} are ignored; remove one of the two",
+          folder.string(), kWeightsName,
           has_index ? fmt::format("{} and the shards that it names", kWeightsIndexName) : join_first_names(shards)));
     }
     return warnings;
@@ -195,7 +196,7 @@ std::vector<std::string> list_weight_file_warnings(const fs::path& folder) {
                        [&](const auto& shard) { return !indexed_shards.contains(shard); });
   if (!unindexed_shards.empty()) {
     warnings.push_back(
-        fmt::format("{}: {} are ignored, because {} does not name them: remove them, or download the matching index",
+        fmt::format("{}: {} are ignored, because {} does not name them; remove them, or download the matching index",
                     folder.string(), join_first_names(unindexed_shards), kWeightsIndexName));
   }
   if (const auto duplicates = find_duplicate_tensor_names(folder, indexed_shards); !duplicates.empty()) {
@@ -256,7 +257,7 @@ void CheckpointTensors::open_shards(const fs::path& index) {
     }
     const SafetensorsFile& shard = shards_[it->second];
     if (!shard.contains(name)) {
-      throw data_error("{} maps the tensor {} to {}, which does not contain it; download both again", index.string(),
+      throw data_error("{}: maps the tensor {} to {}, which does not contain it; download both again", index.string(),
                        name, shard.path().string());
     }
     names_.push_back(name);
@@ -273,8 +274,7 @@ void CheckpointTensors::open_shards(const fs::path& index) {
 const SafetensorsFile& CheckpointTensors::find_shard(const std::string& name) const {
   const auto it = shard_index_by_name_.find(name);
   if (it == shard_index_by_name_.end()) {
-    throw data_error("the checkpoint {} has no tensor {}; is it a checkpoint of another model?", folder_.string(),
-                     name);
+    throw make_missing_tensor_error(folder_, name);
   }
   return shards_[it->second];
 }

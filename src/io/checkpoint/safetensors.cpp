@@ -53,7 +53,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path)
 const TensorInfo& SafetensorsFile::info(const std::string& name) const {
   const auto it = tensor_infos_.find(name);
   if (it == tensor_infos_.end()) {
-    throw data_error("{} has no tensor {}; is it a checkpoint of another model?", path_.string(), name);
+    throw make_missing_tensor_error(path_, name);
   }
   return it->second;
 }
@@ -84,7 +84,7 @@ OnDemandSafetensorsFile::OnDemandSafetensorsFile(std::filesystem::path path) : p
 
 const TensorInfo& OnDemandSafetensorsFile::info(const std::string& name) const {
   const auto it = tensor_infos_.find(name);
-  if (it == tensor_infos_.end()) throw data_error("{} has no tensor {}", path_.string(), name);
+  if (it == tensor_infos_.end()) throw make_missing_tensor_error(path_, name);
   return it->second;
 }
 

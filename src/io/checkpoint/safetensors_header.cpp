@@ -27,7 +27,7 @@ using nlohmann::json;
 constexpr size_t kHeaderLengthBytes = 8;  // the header's length, a little-endian integer at the start of the file
 constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;  // MAX_HEADER_SIZE of the reference implementation
 constexpr std::string_view kMetadataKey = "__metadata__";
-constexpr std::string_view kDamagedFileHint = "the file is damaged: download or write it again";
+constexpr std::string_view kDamagedFileHint = "download or write the damaged file again";
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian");
 static_assert(kByteType == c10::ScalarType::Byte && kHalfType == c10::ScalarType::Half &&
                   kFloatType == c10::ScalarType::Float && kBFloat16Type == c10::ScalarType::BFloat16,
@@ -123,12 +123,12 @@ TensorInfo parse_tensor_info(const json& value, const std::string& name, int64_t
   const std::optional<c10::ScalarType> dtype = parse_dtype(dtype_name);
   if (!dtype && (dtype_name.starts_with("F4") || dtype_name.starts_with("F6") || dtype_name.starts_with("F8"))) {
     throw data_error(
-        "{} has the type {} of quantized weights, which are not supported; use the original checkpoint in BF16, F16 or "
-        "F32",
+        "{}: has the type {} of quantized weights, which are not supported; use the original checkpoint in BF16, F16 "
+        "or F32",
         location, make_excerpt(dtype_name));
   }
   if (!dtype) {
-    throw data_error("{} has the unknown type {}; convert the checkpoint to BF16, F16 or F32", location,
+    throw data_error("{}: has the unknown type {}; convert the checkpoint to BF16, F16 or F32", location,
                      make_excerpt(dtype_name));
   }
   auto shape = get<std::vector<int64_t>>(value, "shape", location);
@@ -196,6 +196,10 @@ int64_t compute_tensor_bytes(c10::ScalarType dtype, const std::vector<int64_t>& 
     }
   }
   return is_empty ? 0 : bytes;
+}
+
+UserError make_missing_tensor_error(const std::filesystem::path& path, const std::string& name) {
+  return data_error("{}: has no tensor {}; use the weights that belong to config.json", path.string(), name);
 }
 
 SafetensorsHeader parse_safetensors_header(std::string_view content, std::string_view source) {

@@ -1,15 +1,20 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::io {
+
+/// Returns the data_error for a tensor that a file or folder does not contain.
+UserError make_missing_tensor_error(const std::filesystem::path& path, const std::string& name);
 
 /// Parsed header of a safetensors file.
 struct SafetensorsHeader {

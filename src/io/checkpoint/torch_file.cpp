@@ -126,12 +126,12 @@ const PickleValue& find_state_dict(const PickleValue& content, const std::string
        {&content, find_dict_value(content, kStateDictKeys[0]), find_dict_value(content, kStateDictKeys[1])}) {
     if (value == nullptr || value->kind != Kind::kOpaque) continue;
     throw data_error(
-        "{}: contains an object of the Python class {}, whose tensors cannot be read: save its state_dict() in Python, "
+        "{}: contains an object of the Python class {}, whose tensors cannot be read; save its state_dict() in Python, "
         "as safetensors",
         source, make_excerpt(value->text));
   }
   throw data_error(
-      "{}: has no dict of names to tensors, neither at the top level nor under {}: save the model's state_dict() in "
+      "{}: has no dict of names to tensors, neither at the top level nor under {}; save the model's state_dict() in "
       "Python, as safetensors",
       source, fmt::join(kStateDictKeys, ", "));
 }
@@ -143,7 +143,7 @@ NamedTensors collect_tensors(const PickleValue& state_dict, const std::string& s
     const PickleValue& name = *state_dict.items[i];
     const PickleValue& value = *state_dict.items[i + 1];
     if (value.kind == Kind::kOpaque) {
-      throw data_error("{}: {} needs Python's {}: convert the file to safetensors in Python, or remove the entry",
+      throw data_error("{}: {} needs Python's {}; convert the file to safetensors in Python, or remove the entry",
                        source, make_excerpt(name.text), make_excerpt(value.text));
     }
     if (value.kind != Kind::kTensor) continue;
@@ -172,7 +172,7 @@ TorchArchive::TorchArchive(const std::filesystem::path& path) : source_(path.str
   throw_if_lfs_pointer(path, file->text());
   if (!file->text().starts_with("PK")) {
     throw data_error(
-        "{}: not in the zip format that torch.save has written since PyTorch 1.6: load it in Python and save it again, "
+        "{}: not in the zip format that torch.save has written since PyTorch 1.6; load it in Python and save it again, "
         "as safetensors or with a newer torch.save",
         source_);
   }
@@ -184,7 +184,7 @@ TorchArchive::TorchArchive(const std::filesystem::path& path) : source_(path.str
 TorchArchive::~TorchArchive() = default;
 
 void TorchArchive::fail(std::string_view reason) const {
-  throw data_error("{}: {}: download or write it again", source_, reason);
+  throw data_error("{}: {}; download or write it again", source_, reason);
 }
 
 std::string TorchArchive::read_pickle() {

@@ -72,7 +72,7 @@ Unpickler::Unpickler(std::string_view pickle_content, std::string source, Pickle
 
 void Unpickler::fail(std::string_view reason) const {
   throw data_error(
-      "{}: cannot read its list of tensors ({}): download or write the file again, or convert it to safetensors in "
+      "{}: cannot read its list of tensors ({}); download or write the file again, or convert it to safetensors in "
       "Python",
       source_, reason);
 }

@@ -115,8 +115,8 @@ std::string describe_record_lists(const RecordJson& object) {
   }
   if (keys.empty()) return {};
   return fmt::format(
-      "is one JSON object, with a list of records under \"{}\"; write that list to its own file, for example with jq "
-      "'.\"{}\"': a JSON array of records, or one record per line, is expected",
+      "is one JSON object with a list of records under \"{}\"; write that list to its own file, for example with jq "
+      "'.\"{}\"'",
       fmt::join(keys, "\", \""), keys.front());
 }
 

@@ -30,16 +30,16 @@ namespace fs = std::filesystem;
 /// without measurement: smaller values only cost more system calls.
 constexpr size_t kPageReleaseIntervalBytes = size_t{16} << 20;
 
-/// Returns a description of the unsupported format that begins with these bytes, or "". Signatures:
-/// Arrow IPC file, zip local header, gzip (RFC 1952), Zstandard (RFC 8878), and markup.
+/// Returns a description of the unsupported format that begins with these bytes, and the fix, or "".
+/// Signatures: Arrow IPC file, zip local header, gzip (RFC 1952), Zstandard (RFC 8878), and markup.
 std::string_view describe_unsupported_format(std::string_view content) {
   using namespace std::string_view_literals;
   constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kUnsupportedFormats{
-      {{"ARROW1"sv, "an Arrow file: write it as Parquet (datasets: `to_parquet`)"sv},
-       {"PK\3\4"sv, "a zip archive: unpack it first"sv},
-       {"\x1F\x8B"sv, "compressed with gzip: unpack it first"sv},
-       {"\x28\xB5\x2F\xFD"sv, "compressed with zstd: unpack it first"sv},
-       {"<"sv, "a web page or XML"sv}}};
+      {{"ARROW1"sv, "an Arrow file; write it as Parquet (datasets: `to_parquet`)"sv},
+       {"PK\3\4"sv, "a zip archive; unpack it first"sv},
+       {"\x1F\x8B"sv, "compressed with gzip; unpack it first"sv},
+       {"\x28\xB5\x2F\xFD"sv, "compressed with zstd; unpack it first"sv},
+       {"<"sv, "a web page or XML; write a JSON array of records, or one record per line"sv}}};
   for (const auto& [magic, name] : kUnsupportedFormats) {
     if (content.starts_with(magic)) return name;
   }
@@ -58,7 +58,7 @@ class JsonRecordScanner {
   RecordOffsets scan_records() {
     skip_whitespace();
     if (pos_ == text_.size()) {
-      throw data_error("{} is empty; a JSON array of records or one record per line is expected", source_);
+      throw data_error("{}: is empty; write a JSON array of records, or one record per line", source_);
     }
     switch (text_[pos_]) {
       case '[':
@@ -151,7 +151,7 @@ class JsonRecordScanner {
                                                      text_.begin() + static_cast<std::ptrdiff_t>(begin), '\n'));
     counted_prefix_bytes_ = begin;
     if (line_number_ > std::numeric_limits<uint32_t>::max()) {
-      throw data_error("{} has more than 4,294,967,295 lines; split it into several files", source_);
+      throw data_error("{}: has more than 4,294,967,295 lines; split it into several files", source_);
     }
     offsets_.begin_offsets.push_back(begin);
     offsets_.line_numbers.push_back(static_cast<uint32_t>(line_number_));
@@ -169,35 +169,31 @@ class JsonRecordScanner {
                                 text_.find_first_not_of(kJsonWhitespace, line_end) == std::string_view::npos;
     if (is_on_one_line) {
       if (const auto description = describe_wrapped_records(first_line); !description.empty())
-        throw data_error("{} {}", source_, description);
+        throw data_error("{}: {}", source_, description);
       return;
     }
     if (nlohmann::json::accept(first_line) || !nlohmann::json::accept(text_)) return;
     const std::string description = describe_wrapped_records(text_.substr(pos_));
-    throw data_error("{} {}", source_,
-                     description.empty() ? "is one JSON object over several lines; a JSON array of records or one "
-                                           "record per line is expected: write it on one line"
-                                         : description);
+    throw data_error("{}: {}", source_,
+                     description.empty() ? "is one JSON object over several lines; write it on one line" : description);
   }
 
   void skip_whitespace() { pos_ = std::min(text_.find_first_not_of(kJsonWhitespace, pos_), text_.size()); }
 
   [[noreturn]] void throw_invalid_json() const {
     const JsonError error = find_json_error(zero_non_finite_literals(text_));
-    throw data_error("{}: not valid JSON at line {}, column {}: {}", source_, error.line, error.column, error.reason);
+    throw data_error("{}: not valid JSON at line {}, column {}: {}; {}", source_, error.line, error.column,
+                     error.reason, kInvalidJsonHint);
   }
 
   [[noreturn]] void throw_unknown_format() const {
     throw_if_lfs_pointer(source_, text_);
-    if (has_utf16_byte_order_mark(text_)) throw data_error("{} {}", source_, kUtf16ErrorSuffix);
+    if (has_utf16_byte_order_mark(text_)) throw data_error("{}: {}", source_, kUtf16ErrorSuffix);
     if (const auto format = describe_unsupported_format(text_); !format.empty()) {
-      throw data_error(
-          "{} is {}; JSON arrays, JSON Lines, Parquet and WebDataset tars are supported "
-          "(docs/reference/data-formats.md)",
-          source_, format);
+      throw data_error("{}: is {} (docs/reference/data-formats.md)", source_, format);
     }
     throw data_error(
-        "{} is neither a JSON array nor JSON Lines: it begins with neither [ nor {{; convert tables (CSV) to records "
+        "{}: is neither a JSON array nor JSON Lines: it begins with neither [ nor {{; convert tables (CSV) to records "
         "as in docs/reference/data-formats.md",
         source_);
   }
@@ -312,7 +308,8 @@ void write_json_index(const fs::path& index, uint64_t version_hash, const Record
     fs::create_directories(index.parent_path());
     write_file(index, std::string(reinterpret_cast<const char*>(&header), sizeof(header)) + body);
   } catch (const std::exception& error) {
-    spdlog::info("cannot cache the record offsets of a data set for the next start: {}", error.what());
+    spdlog::info("{}: the record offsets cannot be cached ({}); the next start reads the data again", index.string(),
+                 error.what());
   }
 }
 

@@ -18,6 +18,7 @@
 #include "io/dataset/record_files.h"
 #include "io/dataset/row_group_cache.h"
 #include "io/dataset/tar_archive.h"
+#include "io/files/file_system.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/file_names.h"
 #include "vlmtrain/base/hash.h"
@@ -127,22 +128,26 @@ std::vector<fs::path> expand_pattern(const fs::path& pattern) {
   check_num_patterns(pattern.native());
   glob_t matches{};
   // A missing folder has no matches. An unreadable folder might have some, so it is an error.
+  thread_local int read_error = 0;  // glob() passes no data to the handler
   const auto handle_glob_error = [](const char* /*folder*/, int error) {
+    read_error = error;
     return error == ENOENT || error == ENOTDIR ? 0 : 1;
   };
   const int status = glob(pattern.c_str(), GLOB_BRACE | GLOB_TILDE, handle_glob_error, &matches);
   std::vector<fs::path> files(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
   globfree(&matches);
   if (status != 0 && status != GLOB_NOMATCH) {
-    throw data_error("{}: cannot read a folder of this pattern", pattern.string());
+    throw data_error("{}: a folder of this pattern cannot be read ({}); check its permissions", pattern.string(),
+                     std::generic_category().message(status == GLOB_NOSPACE ? ENOMEM : read_error));
   }
   std::erase_if(files, [](const fs::path& file) {
     std::error_code error;
     return fs::is_directory(file, error);
   });
   if (files.empty()) {
-    throw data_error("{} matches no file; * matches any part of a name, but no slash (docs/reference/data-formats.md)",
-                     pattern.string());
+    throw data_error(
+        "{}: matches no file; use * for any part of a name without a slash (docs/reference/data-formats.md)",
+        pattern.string());
   }
   return files;
 }
@@ -174,20 +179,20 @@ std::vector<fs::path> find_shards(const fs::path& folder) {
       shards[static_cast<size_t>(extension - kShardExtensions.begin())].push_back(entry->path());
     }
   }
-  if (error) throw data_error("cannot read {}: {}", folder.string(), error.message());
+  if (error) throw make_read_error(folder, error.value());
   const auto is_non_empty = [](const auto& files) { return !files.empty(); };
   const auto first_non_empty_shards = std::ranges::find_if(shards, is_non_empty);
   if (first_non_empty_shards == shards.end()) {
-    throw data_error("{} is a folder without {} files; give a file, a pattern such as {}, or the folder of the shards",
+    throw data_error("{}: is a folder without {} files; give a file, a pattern such as {}, or the folder of the shards",
                      folder.string(), fmt::join(kShardExtensions, ", "), (folder / "data/*.parquet").string());
   }
   if (std::ranges::count_if(shards, is_non_empty) > 1) {
-    throw data_error("{} is a folder with data of several formats; give a pattern, such as {}", folder.string(),
+    throw data_error("{}: is a folder with data of several formats; give a pattern, such as {}", folder.string(),
                      (folder / "*.parquet").string());
   }
   if (const auto splits = find_split_names(*first_non_empty_shards); splits.size() > 1) {
     throw data_error(
-        "{} is a folder with the splits {}; choose one, such as {}", folder.string(), fmt::join(splits, ", "),
+        "{}: is a folder with the splits {}; choose one, such as {}", folder.string(), fmt::join(splits, ", "),
         (folder / (splits.front() + "-*" + first_non_empty_shards->front().extension().string())).string());
   }
   return *first_non_empty_shards;

@@ -250,8 +250,8 @@ std::unique_ptr<const RowFile> open_row_file(const std::filesystem::path& file) 
       load_plugin(kParquetPluginLibrary, kRowFileVersionSymbol, kRowFileVersion, {kOpenRowFileSymbol});
   if (plugin.functions.empty()) {
     throw data_error(
-        "{} is Parquet, but the reader {} does not exist ({}): run scripts/setup.sh to download Arrow, and build "
-        "again; or write the data as JSON Lines",
+        "{}: is Parquet, but the reader {} does not exist ({}); run scripts/setup.sh to download Arrow and build "
+        "again, or write the data as JSON Lines",
         file.string(), kParquetPluginLibrary, make_excerpt(plugin.problem));
   }
   try {

@@ -124,7 +124,7 @@ class TarScanner {
             .name = pending_attributes_.name.value_or(extract_member_name(header)),
             .offset = offset_,
             .problem =
-                "is a link, and links are not followed: create the tar with --dereference and --hard-dereference"};
+                "is a link, and links are not followed; create the tar with --dereference and --hard-dereference"};
         pending_attributes_ = {};
         visit(std::move(member));
         break;

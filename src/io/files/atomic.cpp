@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <ctime>
 #include <optional>
 #include <string>
@@ -33,7 +32,7 @@ std::filesystem::path check_replaceable(std::filesystem::path path) {
   const bool is_system_path = folder == "/dev" || folder.starts_with("/dev/fd") || folder.starts_with("/proc/");
   const std::string_view kind = is_system_path ? "a device" : describe_non_regular_file(path);
   if (!kind.empty()) {
-    throw run_error("cannot write {}: it is {}, and a file is expected; choose another name", path.string(), kind);
+    throw run_error("{}: cannot be written, because it is {}; choose another name", path.string(), kind);
   }
   return path;
 }
@@ -209,7 +208,7 @@ AtomicDirectory::AtomicDirectory(fs::path destination_path)
       temp_path_(make_temp_path(destination_path_, TempPathKind::kNew)) {
   std::error_code error;
   if (fs::exists(destination_path_, error) && !fs::is_directory(destination_path_, error)) {
-    throw run_error("cannot write the folder {}: a file has that name; remove it or choose another",
+    throw run_error("{}: cannot be written, because a file has that name; remove it or choose another",
                     destination_path_.string());
   }
   register_temp_path(temp_path_, [&] { fs::create_directories(temp_path_, error); });
@@ -347,8 +346,7 @@ void ChecksumRecorder::commit(const AtomicFile& file, const std::filesystem::pat
 Checksum compute_checksum(const std::filesystem::path& file) {
   constexpr size_t kChunkBytes = size_t{1} << 20;  // a choice: the cost of system calls is negligible at this size
   const ReadOnlyDescriptor input(file);
-  const auto make_error = [&file] { return data_error("cannot read {}: {}", file.string(), std::strerror(errno)); };
-  if (input.descriptor() < 0) throw make_error();
+  if (input.descriptor() < 0) throw make_read_error(file, errno);
   posix_fadvise(input.descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL);
   std::string chunk(kChunkBytes, '\0');
   Xxh64 hash;
@@ -356,7 +354,7 @@ Checksum compute_checksum(const std::filesystem::path& file) {
   for (;;) {
     const ssize_t count = read(input.descriptor(), chunk.data(), chunk.size());
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw make_error();
+    if (count < 0) throw make_read_error(file, errno);
     if (count == 0) return {.bytes = bytes, .xxh64 = hash.value()};
     hash.add(std::string_view(chunk).substr(0, static_cast<size_t>(count)));
     bytes += count;

@@ -65,14 +65,14 @@ uint64_t compute_version_hash(const std::filesystem::path& path, const struct st
 /// Returns the error for a changed file. It is a run_error: a data_error would drop this and all
 /// following samples as bad.
 UserError make_file_changed_error(const std::filesystem::path& path) {
-  return run_error("{} changed during the run; start again, and do not change data during a run", path.string());
+  return run_error("{}: changed during the run; start again, and do not change data during a run", path.string());
 }
 
 }  // namespace
 
 std::string read_file(const std::filesystem::path& path) {
   if (const auto kind = describe_non_regular_file(path); !kind.empty()) {
-    throw data_error("{} is {}; give a file", path.string(), kind);
+    throw data_error("{}: is {}; give a file", path.string(), kind);
   }
   errno = 0;
   std::ifstream file(path, std::ios::binary);
@@ -99,7 +99,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : MappedFile(path, 0, 
 
 MappedFile::MappedFile(const std::filesystem::path& path, size_t offset, size_t bytes) {
   if (const auto kind = describe_non_regular_file(path); !kind.empty()) {
-    throw data_error("{} is {}; give a file", path.string(), kind);
+    throw data_error("{}: is {}; give a file", path.string(), kind);
   }
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) {
@@ -145,7 +145,7 @@ void MappedFile::release_pages(size_t offset, size_t bytes) const {
 
 DataFile::DataFile(std::filesystem::path path) : path_(std::move(path)) {
   if (const auto kind = describe_non_regular_file(path_); !kind.empty()) {
-    throw data_error("{} is {}; give a file", path_.string(), kind);
+    throw data_error("{}: is {}; give a file", path_.string(), kind);
   }
   const int descriptor = open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) throw make_read_error(path_, errno);

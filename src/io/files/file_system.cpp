@@ -46,14 +46,21 @@ std::filesystem::path replace_temp_names(const std::filesystem::path& path) {
   return destination_path;
 }
 
+/// Returns the first part of a message: the final name of `target_path`, and the reason.
+std::string make_write_problem(const std::filesystem::path& target_path, int error) {
+  return fmt::format("{}: cannot be written ({})", replace_temp_names(target_path).string(),
+                     std::generic_category().message(error));
+}
+
 }  // namespace
 
 UserError make_read_error(const std::filesystem::path& path, int error) {
+  const std::string problem =
+      fmt::format("{}: cannot be read ({})", path.string(), std::generic_category().message(error));
   // The process lacks resources, and the file may be valid: not a data_error.
   if (error == ENOMEM || error == EMFILE || error == ENFILE) {
-    return run_error(
-        "cannot read {}: {}; raise the limits of the process (ulimit -v, ulimit -n), or free memory and open files",
-        path.string(), std::generic_category().message(error));
+    return run_error("{}; raise the limits of the process (ulimit -v, ulimit -n), or free memory and open files",
+                     problem);
   }
   const auto hint = [&]() -> std::string {
     if (error != ENOENT) return "check the path and its permissions";
@@ -63,7 +70,7 @@ UserError make_read_error(const std::filesystem::path& path, int error) {
     }
     return "check the path and its permissions";
   };
-  return data_error("cannot read {}: {}; {}", path.string(), std::generic_category().message(error), hint());
+  return data_error("{}; {}", problem, hint());
 }
 
 std::filesystem::path get_parent_folder(const std::filesystem::path& path) {
@@ -71,54 +78,49 @@ std::filesystem::path get_parent_folder(const std::filesystem::path& path) {
 }
 
 UserError make_write_error(const std::filesystem::path& target_path, int error, int64_t requested_bytes) {
-  const std::string reason = std::generic_category().message(error);
-  const std::filesystem::path path = replace_temp_names(target_path);
-  const std::string folder = get_parent_folder(path).string();
+  const std::string problem = make_write_problem(target_path, error);
+  const std::string folder = get_parent_folder(replace_temp_names(target_path)).string();
+  constexpr const char* kChooseFolder = "choose a folder that you can write to";
   switch (error) {
     case ENOSPC:
       return run_error(
-          "cannot write {}: {}: the file needs {} bytes and {} bytes are free in {}; free space there, or write to "
-          "another disk",
-          path.string(), reason, requested_bytes, get_free_disk_bytes(get_parent_folder(target_path)).value_or(0),
-          folder);
+          "{}, because it needs {} bytes and {} bytes are free in {}; free space there, or write to another disk",
+          problem, requested_bytes, get_free_disk_bytes(get_parent_folder(target_path)).value_or(0), folder);
     case EDQUOT:
       return run_error(
-          "cannot write {}: {}: the file needs {} bytes; remove files that count toward your quota in {}, or write to "
-          "another disk",
-          path.string(), reason, requested_bytes, folder);
+          "{}, because it needs {} bytes; remove files that count toward your quota in {}, or write to another disk",
+          problem, requested_bytes, folder);
     case EFBIG:
       return run_error(
-          "cannot write {}: {}: the file needs {} bytes; raise the file size limit (ulimit -f), or write to a file "
-          "system that supports larger files",
-          path.string(), reason, requested_bytes);
+          "{}, because it needs {} bytes; raise the file size limit (ulimit -f), or write to a file system that "
+          "supports larger files",
+          problem, requested_bytes);
     case ENOENT:
       // The folder may exist in a file system without files of the user, such as /proc.
       if (std::error_code ignored_error; std::filesystem::is_directory(folder, ignored_error)) {
-        return run_error("cannot write {}: {}: choose a folder that you can write to", path.string(), reason);
+        return run_error("{}; {}", problem, kChooseFolder);
       }
-      return run_error("cannot write {}: {}: create the folder {} first", path.string(), reason, folder);
+      return run_error("{}; create the folder {} first", problem, folder);
     case ENOTDIR:
-      return run_error("cannot write {}: {}: {} contains a file in place of a folder; move it away", path.string(),
-                       reason, folder);
+      return run_error("{}, because {} contains a file in place of a folder; move it away", problem, folder);
     case EMFILE:
     case ENFILE:
-      return run_error("cannot write {}: {}: raise the limit on open files (ulimit -n)", path.string(), reason);
+      return run_error("{}; raise the limit on open files (ulimit -n)", problem);
     case EACCES:
     case EPERM:
     case EROFS:
-      return run_error("cannot write {}: {}: choose a folder that you can write to", path.string(), reason);
+      return run_error("{}; {}", problem, kChooseFolder);
     default:
-      return run_error("cannot write {}: {}", path.string(), reason);
+      return run_error("{}; check the path and the disk", problem);
   }
 }
 
 void check_free_space(const std::filesystem::path& folder, int64_t needed_bytes) {
   const auto free_bytes = get_free_disk_bytes(folder);
   if (!free_bytes || *free_bytes >= needed_bytes) return;
-  const std::string destination_path = replace_temp_names(folder).string();
   throw run_error(
-      "cannot write {}: {}: it needs {} bytes and {} bytes are free, {} too few; free space, or write to another disk",
-      destination_path, std::generic_category().message(ENOSPC), needed_bytes, *free_bytes, needed_bytes - *free_bytes);
+      "{}, because it needs {} bytes and {} bytes are free, {} too few; free space, or write to another disk",
+      make_write_problem(folder, ENOSPC), needed_bytes, *free_bytes, needed_bytes - *free_bytes);
 }
 
 void sync_to_disk(const std::filesystem::path& path, const std::filesystem::path& reported_path) {

@@ -132,9 +132,10 @@ JsonError make_json_error(std::string_view text, size_t offset, std::string reas
 
 [[noreturn]] void throw_invalid_json(std::string_view text, std::string_view source) {
   throw_if_lfs_pointer(source, text);
-  if (has_utf16_byte_order_mark(text)) throw data_error("{} {}", source, kUtf16ErrorSuffix);
+  if (has_utf16_byte_order_mark(text)) throw data_error("{}: {}", source, kUtf16ErrorSuffix);
   const JsonError error = find_json_error(text);
-  throw data_error("{}: not valid JSON at line {}, column {}: {}", source, error.line, error.column, error.reason);
+  throw data_error("{}: not valid JSON at line {}, column {}: {}; {}", source, error.line, error.column, error.reason,
+                   kInvalidJsonHint);
 }
 
 // Parses a text whose depth was checked.
@@ -220,8 +221,8 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, std::string_vie
   const NestingScanner scanner(text);
   if (scanner.too_deep_offset()) throw_invalid_json(text, source);
   if (scanner.max_keys_per_object() > kMaxKeysPerObject) {
-    throw data_error("{}: an object has {} keys; at most {} are supported", source, scanner.max_keys_per_object(),
-                     kMaxKeysPerObject);
+    throw data_error("{}: an object has {} keys, more than {}; use the original file", source,
+                     scanner.max_keys_per_object(), kMaxKeysPerObject);
   }
   return parse_with_depth_check<nlohmann::ordered_json>(text, source);
 }
@@ -261,12 +262,13 @@ void throw_not_an_object(std::string_view key, std::string_view source) {
 }
 
 void throw_missing_key(std::string_view key, std::string_view source) {
-  throw data_error("{}: the key \"{}\" is missing", source, key);
+  throw data_error("{}: the key \"{}\" is missing; add it, or use the original file", source, key);
 }
 
 void throw_wrong_type(std::string_view key, std::string_view expected, const std::string& actual,
                       std::string_view source) {
-  throw data_error("{}: \"{}\" should be {}, not {}", source, make_excerpt(key), expected, make_excerpt(actual, 60));
+  throw data_error("{}: \"{}\" must be {}, not {}; correct it", source, make_excerpt(key), expected,
+                   make_excerpt(actual, 60));
 }
 
 }  // namespace detail

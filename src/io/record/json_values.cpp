@@ -172,8 +172,8 @@ float parse_loss_weight(const RecordJson& turn, size_t turn_number) {
     const auto value = rule == KeyRule::kLossMask ? parse_fraction(*entry) : std::nullopt;
     if (!value) {
       throw data_error(
-          "turn {} has \"{}\": {}, which is not {}; masks of parts are not supported; write \"loss\": true, false or a "
-          "number from 0 to 1 into each answer, or set {}=[{}] to learn all of it",
+          "turn {} has \"{}\": {}, which is not {}; write \"loss\": true, false or a number from 0 to 1 into the "
+          "answer, or set {}=[{}]",
           turn_number, make_excerpt(entry.key()), make_value_excerpt(*entry),
           rule == KeyRule::kLossMask ? "true, false or a number from 0 to 1" : "true (1) or false (0)",
           keys::data::kIgnoreKeys, make_excerpt(entry.key()));

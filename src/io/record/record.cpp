@@ -120,7 +120,7 @@ Rle parse_rle_without_counts(const RecordJson& value) {
 Rle parse_rle(const RecordJson& value) {
   if (value.is_array()) {
     throw data_error(
-        "a mask is a list, as COCO polygons are: convert it to run lengths with pycocotools (mask.frPyObjects, then "
+        "a mask is a list, as COCO polygons are; convert it to run lengths with pycocotools (mask.frPyObjects, then "
         "mask.merge)");
   }
   if (!value.is_object()) {
@@ -198,6 +198,11 @@ const std::string& get_media_bytes(const MediaRef& media_ref) {
   VLMTRAIN_CHECK(media_ref.bytes != nullptr && media_ref.bytes != get_omitted_bytes_marker(),
                  "{}: its record was read without bytes", media_ref.path);
   return *media_ref.bytes;
+}
+
+std::string describe_problem(const Record& record) {
+  const bool has_fix = record.problem.find(';') != std::string::npos;
+  return has_fix ? record.problem : record.problem + "; correct the record";
 }
 
 std::string describe_volume(const Record& record, size_t index) {

@@ -142,7 +142,7 @@ TEST_F(BadInputTest, Devices) {
 
 TEST_F(BadInputTest, RejectsMissingFiles) {
   expect_refused({"model.path=nowhere"}, 4, {"nowhere: the folder does not exist"});
-  expect_refused({"data.train=nowhere.json"}, 4, {"nowhere.json: No such file"});
+  expect_refused({"data.train=nowhere.json"}, 4, {"nowhere.json: cannot be read (No such file or directory)"});
   expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", "nowhere"}), 4,
                {"nowhere: the folder does not exist"});
   expect_error(run({"eval", "--config", "train.yaml", "--checkpoint", "x", "data.eval="}), 2, {"data.eval"});

@@ -266,7 +266,7 @@ TEST_F(ProcessesTest, RejectsPipesAndDevices) {
   for (const char* key : {"data.train=pipe", "data.train=/dev/zero"}) {
     const Result refused = train({key});
     EXPECT_EQ(refused.exit_code, 4) << refused.err;
-    EXPECT_THAT(refused.err, AnyOf(HasSubstr("pipe is a named pipe"), HasSubstr("/dev/zero is a device"))) << key;
+    EXPECT_THAT(refused.err, AnyOf(HasSubstr("pipe: is a named pipe"), HasSubstr("/dev/zero: is a device"))) << key;
   }
   auto with_a_pipe = records();
   with_a_pipe[0]["image"] = "pipe.png";

@@ -187,7 +187,7 @@ TEST_F(AsyncSaveTest, WriteErrorEndsTheRun) {
   release(5);
   const Result result = process->wait();
   EXPECT_EQ(result.exit_code, 5) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("error: cannot write run/checkpoints/step-5: No such file or directory"));
+  EXPECT_THAT(result.err, HasSubstr("error: run/checkpoints/step-5: cannot be written (No such file or directory)"));
   EXPECT_THAT(result.err, HasSubstr("the error occurred while a checkpoint was written"));
   EXPECT_THAT(result.err, Not(HasSubstr("internal error")));
   EXPECT_THAT(events().back(), HasSubstr("failed"));

@@ -79,7 +79,7 @@ TEST_F(RunFilesTest, RejectsAPipeInPlaceOfAFile) {
   std::filesystem::create_directory(folder() / "run");
   ASSERT_EQ(mkfifo((folder() / "run/metrics.jsonl").c_str(), 0600), 0);
   expect_refused(train_arguments({}), 5, {"run/metrics.jsonl: is a named pipe", "remove it"});
-  expect_refused({"report", "run"}, 4, {"run/metrics.jsonl is a named pipe"});
+  expect_refused({"report", "run"}, 4, {"run/metrics.jsonl: is a named pipe"});
 }
 
 TEST_F(RunFilesTest, RejectsAFileAsFolder) {

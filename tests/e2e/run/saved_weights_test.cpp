@@ -77,7 +77,7 @@ TEST_F(SavedWeightsTest, MissingBaseStopsAResumedRun) {
   std::filesystem::remove(folder() / "base/model.safetensors");
   const Result result = train(with_base);
   EXPECT_EQ(result.exit_code, 4) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("base has no weights"));
+  EXPECT_THAT(result.err, HasSubstr("base: has no weights"));
   EXPECT_EQ(read_text(folder() / "run/metrics.jsonl"), metrics) << "no step was run";
 }
 

@@ -93,7 +93,7 @@ TEST(LossWeights, WeightsOfRecordsAndBlocksAreProblems) {
   EXPECT_THAT(read_weighted_messages(R"({"role": "user", "content": "Q"},
                                {"role": "assistant", "content": [{"type": "text", "text": "A", "weight": 0.5}]})")
                   .problem,
-              HasSubstr("masks and weights are supported only for whole answers"));
+              HasSubstr("only whole answers have masks and weights"));
 }
 
 }  // namespace

@@ -213,7 +213,7 @@ TEST_F(ReadDataset, ReportsInvalidImages) {
   EXPECT_EQ(problem(R"("image": "data:image/png;base64,AAAA",)", "<image>"), "");
   EXPECT_THAT(problem(R"("image": "data:image/png;base64,AA",)", "<image>"), HasSubstr("base64 data AA are invalid"));
   EXPECT_THAT(problem(R"("image": "data:image/svg,<svg>",)", "<image>"), HasSubstr("is not in base64"));
-  EXPECT_THAT(problem(R"("audio": "a.wav",)", "Q"), HasSubstr("\"audio\", which is not supported yet"));
+  EXPECT_THAT(problem(R"("audio": "a.wav",)", "Q"), HasSubstr("\"audio\", which is not supported;"));
   EXPECT_EQ(problem(R"("audios": [],)", "Q"), "");
 }
 

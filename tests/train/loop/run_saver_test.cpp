@@ -198,7 +198,8 @@ TEST_F(RunSaverTest, ReportsBothErrors) {
   step();
   const CapturedLog log;
   async_saver->emergency_save(run_error("no luck"), [] { return false; });
-  EXPECT_THAT(log.text(), AllOf(HasSubstr("saving step 1 failed: cannot write"), HasSubstr("are not saved")));
+  EXPECT_THAT(log.text(),
+              AllOf(HasSubstr("saving step 1 failed: "), HasSubstr("cannot be written"), HasSubstr("are not saved")));
 }
 
 TEST_F(RunSaverTest, SavesAsyncIfCopiesFit) {

@@ -17,13 +17,13 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
     case KeyRule::kLossMask:
     case KeyRule::kInverseLossMask:
       throw data_error(
-          "{}has \"{}\": {}, and masks and weights are supported only for whole answers; write \"loss\": true, false "
-          "or a number from 0 to 1 into each answer, or set {}=[{}] to learn all of it",
+          "{}has \"{}\": {}, but only whole answers have masks and weights; write \"loss\": true, false or a number "
+          "from 0 to 1 into each answer, or set {}=[{}]",
           prefix, name, value, keys::data::kIgnoreKeys, name);
     case KeyRule::kSampleWeight:
       throw data_error(
-          "{}has \"{}\": {}, and sample weights are not supported yet: every answer is learned; write the weight into "
-          "each answer, remove the record, or set {}=[{}] to learn it like the others",
+          "{}has \"{}\": {}, and sample weights are not supported; write the weight into each answer, remove the "
+          "record, or set {}=[{}] to learn it like the others",
           prefix, name, value, keys::data::kIgnoreKeys, name);
     case KeyRule::kPreferenceLabel:
       throw data_error(
@@ -31,8 +31,8 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
           name, value, keys::data::kIgnoreKeys, name);
     case KeyRule::kChosenAnswer:
       throw data_error(
-          "{}has an answer under \"{}\", which is ignored, and its last turn is not the assistant's; append it to the "
-          "turns, set {}={{answer: {}}} if the record has a \"question\", or set {}=[{}] to train without it",
+          "{}has an answer under \"{}\", which is ignored; append it to the turns, set {}={{answer: {}}} if the record "
+          "has a \"question\", or set {}=[{}] to train without it",
           prefix, name, keys::data::kColumns, name, keys::data::kIgnoreKeys, name);
     case KeyRule::kReasoning:
       throw data_error(
@@ -51,12 +51,12 @@ void reject_key(KeyRule rule, const std::string& prefix, const std::string& key,
           prefix, name, keys::data::kIgnoreKeys, name);
     case KeyRule::kAudio:
       throw data_error(
-          "{}has the field \"{}\", which is not supported yet; remove it or the record, or set {}=[{}] to train "
+          "{}has the field \"{}\", which is not supported; remove it or the record, or set {}=[{}] to train "
           "without it",
           prefix, name, keys::data::kIgnoreKeys, name);
     case KeyRule::kVideoSegment:
       throw data_error(
-          "{}has \"{}\": {}, and selecting parts of a video is not supported yet; trim the file, or set {}=[{}] to "
+          "{}has \"{}\": {}, and selecting parts of a video is not supported; trim the file, or set {}=[{}] to "
           "train on the whole video",
           prefix, name, value, keys::data::kIgnoreKeys, name);
     default:

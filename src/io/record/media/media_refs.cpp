@@ -62,7 +62,7 @@ bool is_base64_image(std::string_view text) {
 /// reference.
 MediaRef parse_frame_list(const RecordJson& list, const std::string& name, const MediaKind& kind) {
   if (kind.name != kVideoKind.name) {
-    throw data_error("{} is a list: give each {} its own entry, and list video frames under \"videos\"", name,
+    throw data_error("{} is a list; give each {} its own entry, and list video frames under \"videos\"", name,
                      kind.name);
   }
   if (list.empty()) throw data_error("{} is an empty list of frames", name);
@@ -112,7 +112,7 @@ std::vector<MediaRef> parse_media_keys(const RecordJson& object, const MediaKind
     std::vector<MediaRef> key_media;
     append_media(*it, kind, key == kind.keys[0], key_media);
     if (first_value != nullptr && !std::ranges::equal(media, key_media, is_same_media)) {
-      throw data_error("has both \"{}\" and \"{}\": keep one", kind.keys[0], kind.keys[1]);
+      throw data_error("has both \"{}\" and \"{}\"; keep one", kind.keys[0], kind.keys[1]);
     }
     first_value = &*it;
     media = std::move(key_media);
@@ -131,7 +131,7 @@ std::vector<MediaRef> parse_images_or_volumes(const RecordJson& object) {
   std::vector<MediaRef> volumes = is_quantity ? std::vector<MediaRef>{} : parse_media_keys(object, kVolumeKind);
   if (volumes.empty()) return images;
   if (!images.empty()) {
-    throw data_error("has images and volumes, and the {} placeholders are ambiguous: list them all under \"images\"",
+    throw data_error("has images and volumes, and the {} placeholders are ambiguous; list them all under \"images\"",
                      kImagePlaceholder);
   }
   for (MediaRef& volume : volumes) volume.is_volume = true;

@@ -50,7 +50,7 @@ std::string to_local_path(std::string file, size_t number, const MediaKind& kind
   }
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (file.starts_with(scheme)) {
-      throw data_error("{} {} is an {}... URL, and only files are supported: save the {} and give its path", kind.name,
+      throw data_error("{} {} is an {}... URL, and only files are supported; save the {} and give its path", kind.name,
                        number, scheme, kind.name);
     }
   }
@@ -130,7 +130,7 @@ size_t MediaSlots::assign_turn_media(std::vector<MediaRef> media, size_t first, 
     return media.size();
   }
   if (unassigned_slots.size() != media.size()) {
-    throw data_error("turn {} has {} for its {}: each {} needs one placeholder", turn + 1,
+    throw data_error("turn {} has {} for its {}; each {} needs one placeholder", turn + 1,
                      format_placeholder_count(*media_kind_, unassigned_slots.size()),
                      format_media_count(*media_kind_, media.size()), media_kind_->name);
   }
@@ -196,7 +196,7 @@ std::vector<MediaRef> MediaSlots::collect_media(const std::vector<MediaRef>& lis
                                                 std::string& leading_placeholders) const {
   const bool has_slots = !slots_.empty();
   if (has_slots && num_unassigned_slots() != listed_media.size()) {
-    throw data_error("has {} for {}: each {} needs one placeholder",
+    throw data_error("has {} for {}; each {} needs one placeholder",
                      format_placeholder_count(*media_kind_, num_unassigned_slots()),
                      format_media_count(*media_kind_, listed_media.size()), media_kind_->name);
   }
@@ -320,7 +320,7 @@ std::vector<MaskSource> parse_masks(const RecordJson& record, const ImageRoot& r
   const RecordJson* mask_list = nullptr;
   for (const char* key : kMaskKind.keys) {
     const RecordJson* value = find_present_value(record, {key});
-    if (value != nullptr && mask_list != nullptr) throw data_error("has both \"mask\" and \"masks\": keep one");
+    if (value != nullptr && mask_list != nullptr) throw data_error("has both \"mask\" and \"masks\"; keep one");
     if (value != nullptr) mask_list = value;
   }
   std::vector<MaskSource> masks;
@@ -338,7 +338,7 @@ void set_volume_metadata(const RecordJson& record_json, Record& record) {
   record.subject_ids = parse_text_list(record_json, "subject_id");
   const auto modalities = parse_text_list(record_json, "modality");
   if (modalities.empty() || try_assign_modalities(volumes, modalities)) return;
-  throw data_error("has {} modalities for {} volumes: give one for all, or one per volume", modalities.size(),
+  throw data_error("has {} modalities for {} volumes; give one for all, or one per volume", modalities.size(),
                    volumes.size());
 }
 
