@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/hash.h"
@@ -218,12 +220,14 @@ SampleOrder make_sample_order(const DataSet& data_set, const TaskShareSchedule& 
     throw usage_error("{}: cannot be combined with weights or repeats of sources in {}; remove one of them",
                       keys::data::kTaskShares, keys::data::kTrain);
   }
-  const bool needs_full_index =
-      !task_shares.empty() || settings.pack_limits || settings.curriculum != Curriculum::kNone;
+  std::vector<std::string_view> keys_that_need_sizes;
+  if (settings.pack_limits) keys_that_need_sizes.push_back(keys::data::kPacking);
+  if (settings.curriculum != Curriculum::kNone) keys_that_need_sizes.push_back(keys::data::kCurriculum);
+  if (!task_shares.empty()) keys_that_need_sizes.push_back(keys::data::kTaskShares);
+  const bool needs_full_index = !keys_that_need_sizes.empty();
   if (needs_full_index && !sample_index.is_complete) {
-    throw usage_error("{}: is false, but {}, {} and {} need an index of all samples; set it to true",
-                      keys::data::kCheckAtStart, keys::data::kPacking, keys::data::kCurriculum,
-                      keys::data::kTaskShares);
+    throw usage_error("{}: is false, but the sizes of all samples are needed for {}; set it to true",
+                      keys::data::kCheckAtStart, fmt::join(keys_that_need_sizes, " and "));
   }
   MixturePlan plan = has_source_shares     ? plan_mixture_by_source(data_set)
                      : task_shares.empty() ? plan_single_source_mixture(data_set)

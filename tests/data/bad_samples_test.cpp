@@ -49,7 +49,7 @@ TEST(ReportProblems, NamesTheFirstAndCountsTheRest) {
     EXPECT_EQ(error.code(), ExitCode::kBadData);
     EXPECT_THAT(error.what(), HasSubstr("train.json: 7 of 9 samples cannot be used"));
     EXPECT_THAT(error.what(), HasSubstr("line 2: sample s1 is too long\n"));
-    EXPECT_THAT(error.what(), HasSubstr("line 3, sample s2: no turns\n"));
+    EXPECT_THAT(error.what(), HasSubstr("line 3, sample s2: no turns; correct the record\n"));
     EXPECT_THAT(error.what(), Not(HasSubstr("s6")));
     EXPECT_THAT(error.what(), HasSubstr("and 2 more"));
   }
@@ -75,10 +75,10 @@ TEST(LoaderBadSamples, ErrorExplainsIgnoredKeysToRunsOfOlderVersions) {
     }
     return "";
   };
-  EXPECT_THAT(get_error(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("started by a version")));
-  EXPECT_THAT(get_error(false), testing::Not(HasSubstr("started by a version")));
+  EXPECT_THAT(get_error(true), testing::AllOf(HasSubstr("data.on_bad_sample=skip"), HasSubstr("version that started")));
+  EXPECT_THAT(get_error(false), testing::Not(HasSubstr("version that started")));
   records[2].problem = "no turns";
-  EXPECT_THAT(get_error(true), testing::Not(HasSubstr("started by a version"))) << "it was bad before";
+  EXPECT_THAT(get_error(true), testing::Not(HasSubstr("version that started"))) << "it was bad before";
 }
 
 TEST(LoaderBadSamples, SkipsBadDataOfAnyKind) {

@@ -195,7 +195,7 @@ TEST(Loader, SkipsUnusableRecordsAndWarnsOncePerRecord) {
     for (const int64_t index : get_indices(batch)) EXPECT_TRUE(index != 2 && index != 4) << index;
   }
   EXPECT_EQ(log.lines(), 2);
-  EXPECT_THAT(log.text(), HasSubstr("warning: dropped: sample s2 (line 3): no turns"));
+  EXPECT_THAT(log.text(), HasSubstr("warning: train.json: dropped: sample s2 (line 3): no turns; correct the record"));
   EXPECT_THAT(log.text(), HasSubstr("sample s4 (line 5) has no label token"));
   const auto json = ledger.to_json();
   EXPECT_EQ(json["used"], 4);

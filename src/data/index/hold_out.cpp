@@ -114,8 +114,8 @@ RestoredHoldOut restore_hold_out_by_content(const HoldOutState& state, const io:
 HoldOutSplit draw_hold_out_split(int64_t samples, double hold_out_share, uint64_t seed) {
   VLMTRAIN_CHECK(hold_out_share > 0 && hold_out_share < 1, "a share of {}", hold_out_share);
   if (samples < 2)
-    throw data_error("{}={}: none of {} samples can be held out; set it to a data set", keys::data::kEval,
-                     hold_out_share, samples);
+    throw data_error("{0}={1}: a share needs at least 2 samples, the source has {2}; set {0} to a file",
+                     keys::data::kEval, hold_out_share, samples);
   const int64_t count =
       std::clamp<int64_t>(std::llround(hold_out_share * static_cast<double>(samples)), 1, samples - 1);
   HoldOutSplit split{.train = make_random_permutation(samples, derive_stream_seed(seed, "held out")), .held_out = {}};

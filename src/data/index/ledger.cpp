@@ -235,8 +235,9 @@ UserError make_unusable_samples_error(const std::string& dataset, const io::Reco
       break;
     }
     const io::Record record = records.at_without_media_bytes(index);
-    list += record.problem.empty() ? fmt::format("\n  {}: {}", record.location, problem.message)
-                                   : fmt::format("\n  {}, sample {}: {}", record.location, record.id, record.problem);
+    list += record.problem.empty()
+                ? fmt::format("\n  {}: {}", record.location, problem.message)
+                : fmt::format("\n  {}, sample {}: {}", record.location, record.id, io::describe_problem(record));
   }
   return data_error("{}: {} of {} cannot be used; fix them or set {}=skip{}", dataset, problems.size(),
                     pluralize(records.size(), "sample"), keys::data::kOnBadSample, list);
@@ -255,7 +256,7 @@ void report_problems(const std::map<int64_t, SampleProblem>& problems, const Tex
     if (should_stop_run(problem, policy)) {
       fatal_problems.emplace(index, problem);
     } else if (ledger.status(index) != SampleStatus::kDropped) {
-      log.log_dropped_sample(problem.message);
+      log.log_dropped_sample(ledger.dataset_name(), problem.message);
     }
   }
   add_problems_to_ledger(problems, ids, policy, ledger);
@@ -281,10 +282,8 @@ bool mentions_ignored_keys(std::string_view message) {
 
 std::string make_ignored_keys_hint(std::string_view message) {
   if (!mentions_ignored_keys(message)) return {};
-  return fmt::format(
-      "; the run was started by a version that ignored such keys: add the key to {} to read the data as that version "
-      "did",
-      keys::data::kIgnoreKeys);
+  return fmt::format("; to read the data as the version that started the run, add the key to {}",
+                     keys::data::kIgnoreKeys);
 }
 
 LoadFailure describe_failure(const std::exception_ptr& error) {
@@ -307,13 +306,13 @@ SampleProblem to_sample_problem(const std::exception_ptr& error) {
   return {std::move(problem.reason), std::move(problem.message), problem.is_dropped};
 }
 
-void BadSampleLog::log_dropped_sample(const std::string& message) {
+void BadSampleLog::log_dropped_sample(const std::string& dataset, const std::string& message) {
   if (num_logged_samples_ == kMaxLoggedSamples) {
     ++num_suppressed_samples_;
     return;
   }
   ++num_logged_samples_;
-  spdlog::warn("dropped: {}", message);
+  spdlog::warn("{}: dropped: {}", dataset, message);
 }
 
 void BadSampleLog::log_summary(int64_t dropped, int64_t samples) {

@@ -339,7 +339,8 @@ void SampleIndexCacheReader::copy_lines(SampleIndexCacheWriter& writer, int64_t 
 }
 
 SampleIndexCacheWriter::SampleIndexCacheWriter(const fs::path& file, const std::string& key, uint64_t version_hash,
-                                               int64_t samples) {
+                                               int64_t samples)
+    : path_(file) {
   try_write([&] {
     file_.emplace(file);
     file_->write(make_cache_header(key, version_hash, samples).dump() + "\n");
@@ -376,7 +377,8 @@ void SampleIndexCacheWriter::try_write(const Action& action) {
     action();
   } catch (const std::exception& error) {
     file_.reset();
-    spdlog::info("the index of the data cannot be cached for the next start: {}", error.what());
+    spdlog::info("{}: the index of the data cannot be cached ({}); the next start reads the data again", path_.string(),
+                 error.what());
   }
 }
 

@@ -135,6 +135,7 @@ class SampleIndexCacheWriter {
   void try_write(const Action& action);
   void write_block();
 
+  std::filesystem::path path_;
   std::optional<io::AtomicFile> file_;  // empty after an error
   ContentHash body_hash_;
   std::string pending_lines_;  // lines that are not written yet

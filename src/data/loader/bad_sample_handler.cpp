@@ -1,5 +1,6 @@
 #include "data/loader/bad_sample_handler.h"
 
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -92,8 +93,10 @@ std::string BadSampleHandler::serialize_batch_status(const GlobalBatch& batch) c
 }
 
 UserError BadSampleHandler::make_bad_sample_error(int64_t index, const LoadFailure& failure) const {
-  return data_error("{}, {}: {}; or skip such samples: {}=skip{}", ledger_.dataset_name(),
-                    records_.at_without_media_bytes(index).location, failure.message, keys::data::kOnBadSample,
+  const std::string location = records_.at_without_media_bytes(index).location;
+  const bool has_location = failure.message.find(fmt::format("({})", location)) != std::string::npos;
+  return data_error("{}: {}{}; to skip such samples, set {}=skip{}", ledger_.dataset_name(),
+                    has_location ? "" : location + ": ", failure.message, keys::data::kOnBadSample,
                     settings_.earlier_version_ignored_keys ? make_ignored_keys_hint(failure.message) : "");
 }
 
@@ -107,7 +110,7 @@ bool BadSampleHandler::add_failure_to_ledger(int64_t index, const LoadFailure& f
   }
   const bool was_already_dropped = is_dropped(index);  // in an earlier epoch, or before the run resumed
   ledger_.mark_dropped(index, id, failure.reason, failure.message);
-  if (!was_already_dropped) bad_sample_log_.log_dropped_sample(failure.message);
+  if (!was_already_dropped) bad_sample_log_.log_dropped_sample(ledger_.dataset_name(), failure.message);
   return true;
 }
 

@@ -39,7 +39,8 @@ template <class Make>
 Sample make_checked_sample(const SampleProcessor& processor, const io::Record& record, int64_t index,
                            const Make& make) {
   if (!record.problem.empty()) {
-    throw SampleError("unusable record", fmt::format("sample {} ({}): {}", record.id, record.location, record.problem));
+    throw SampleError("unusable record",
+                      fmt::format("sample {} ({}): {}", record.id, record.location, io::describe_problem(record)));
   }
   Sample sample = make();
   VLMTRAIN_CHECK(sample.index == index, "sample {} was returned as sample {}", index, sample.index);

@@ -122,9 +122,9 @@ void declare_options(OptionTable& table, BoxOptions& options) {
   table.add(
       keys::data::kBoxesPattern, options.pattern,
       {.doc =
-           "Regular expression (PCRE2) that finds the coordinates, with a group for each number: x1, y1, x2, y2 of a "
-           "box or x, y of a point, in this order or with these names (`(?<x1>\\d+)`). Empty: boxes such as "
-           "`[x1, y1, x2, y2]` and `(x1,y1),(x2,y2)`.",
+           "Regular expression (PCRE2) that finds the coordinates. Its groups are x1, y1, x2, y2 of a box or x, y of "
+           "a point, in this order or with these names (`(?<x1>\\d+)`). Empty: boxes such as `[x1, y1, x2, y2]` and "
+           "`(x1,y1),(x2,y2)`.",
        .resume = ResumeRule::kIfRequested});
   table.add_enum(
       keys::data::kBoxesOut, options.conversion.output,

@@ -243,7 +243,7 @@ void declare_options(OptionTable& table, DataOptions& options) {
               "brightness: 0.2}` "
               "mirrors half of the images left to right, rotates each by up to 10 degrees either way and makes it up "
               "to 20 % "
-              "brighter or darker. Empty: none. Words are not changed: omit flip if texts mention left or right.",
+              "brighter or darker. Empty: none. Texts are not changed: omit flip if texts mention left or right.",
        .resume = ResumeRule::kIfRequested},
       make_augment_check());
   table.add(

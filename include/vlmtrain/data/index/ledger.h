@@ -198,8 +198,8 @@ void report_problems(const std::map<int64_t, SampleProblem>& problems, const Tex
 /// samples does not flood the log.
 class BadSampleLog {
  public:
-  /// Logs a dropped sample, or counts it if the limit is reached.
-  void log_dropped_sample(const std::string& message);
+  /// Logs a dropped sample of `dataset`, or counts it if the limit is reached.
+  void log_dropped_sample(const std::string& dataset, const std::string& message);
   /// Logs the number of samples that were counted instead of logged after the last call, if any.
   /// `dropped` is the total number of dropped samples, `samples` the size of the data set.
   void log_summary(int64_t dropped, int64_t samples);
