@@ -21,18 +21,13 @@ arrow=$cache/arrow-$arrow_version
 nvcc_version=$(cat cmake/nvcc.version)
 nvcc=$cache/nvcc-$nvcc_version
 
-if [[ ${1:-} == --print-libtorch ]]; then
-  echo "$libtorch"
-  exit 0
-fi
-if [[ ${1:-} == --print-arrow ]]; then
-  echo "$arrow"
-  exit 0
-fi
-if [[ ${1:-} == --print-nvcc ]]; then
-  echo "$nvcc"
-  exit 0
-fi
+case ${1:-} in
+  '' | --tests | --nightly) ;;
+  --print-libtorch) echo "$libtorch"; exit 0 ;;
+  --print-arrow) echo "$arrow"; exit 0 ;;
+  --print-nvcc) echo "$nvcc"; exit 0 ;;
+  *) echo "setup: $1: unknown option; see the head of scripts/setup.sh" >&2; exit 2 ;;
+esac
 
 packages=(
   g++ cmake ninja-build ccache clang-format clang-tidy pkg-config git ca-certificates
@@ -94,7 +89,7 @@ if [[ ! -f $arrow/.complete ]]; then
     mv "$partial" "$arrow"
   else
     rm -rf "$partial"
-    echo "setup: Arrow cannot be downloaded; vlmtrain is built without Parquet" >&2
+    echo "setup: Arrow cannot be downloaded; vlmtrain is built without Parquet; run scripts/setup.sh again for it" >&2
   fi
   trap - EXIT
 fi
@@ -112,7 +107,7 @@ if [[ ! -f $nvcc/.complete ]]; then
     mv "$partial" "$nvcc"
   else
     rm -rf "$partial"
-    echo "setup: nvcc cannot be downloaded; vlmtrain is built without custom kernels" >&2
+    echo "setup: nvcc cannot be downloaded; vlmtrain is built without custom kernels; run scripts/setup.sh again for them" >&2
   fi
   trap - EXIT
 fi

@@ -5,6 +5,10 @@
 #   scripts/test.sh --only FILTER    every test whose name matches, as GoogleTest's --gtest_filter: 'DriverTest.*'
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [[ ${1:-} == --only && -z ${2:-} ]]; then
+  echo "test: --only: has no filter; give one, such as 'DriverTest.*'" >&2
+  exit 2
+fi
 scripts/setup.sh --tests
 cmake --preset release >/dev/null
 cmake --build --preset release
@@ -18,7 +22,10 @@ if [[ ${1:-} == --only ]]; then
     found=1
     "$program" --gtest_filter="$2"
   done
-  ((found)) || { echo "test: no test matches $2" >&2; exit 2; }
+  ((found)) || {
+    echo "test: --only $2: matches no test; list the names with build/release/tests/NAME_tests --gtest_list_tests" >&2
+    exit 2
+  }
   exit 0
 fi
 # One more test than processors at a time, because tests of lost ranks and signals mostly wait.
