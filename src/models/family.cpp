@@ -103,7 +103,7 @@ const Family& find_family(const json& config, const std::filesystem::path& folde
       if (unsupported == type) throw data_error("{}: model_type {} is not supported: {}", source, type, reason);
     }
   }
-  throw data_error("{}: model_type {} is not supported; supported are {}", source, type,
+  throw data_error("{}: model_type {} is not supported; supported: {}", source, type,
                    fmt::join(supported_families, ", "));
 }
 

@@ -37,16 +37,16 @@ MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
   MediaCounts counts{.images = sample.images.value_or(supports_images ? 1 : 0),
                      .volumes = sample.volumes.value_or(supports_volumes && !supports_images ? 1 : 0)};
   if (counts.images != 0 && !supports_images && !supports_volumes) {
-    throw usage_error("a sample of {}: this model has no vision tower; omit --images, or give 0",
+    throw usage_error("--images: {} in a sample, but this model has no vision tower; omit the flag, or give 0",
                       format_count(counts.images, "image"));
   }
   if (counts.images > 0 && !supports_images) {
-    throw usage_error("a sample of {}: {} supports only volumes; give --volumes {} instead",
+    throw usage_error("--images: {} in a sample, but {} supports only volumes; give --volumes {} instead",
                       format_count(counts.images, "image"), family.model_types.front(), counts.images);
   }
   if (counts.volumes != 0 && !supports_volumes) {
     throw usage_error(
-        "a sample of {}: this model family supports no volumes; use a family that does ({}), or images instead",
+        "--volumes: {} in a sample, but this model family supports no volumes; use a family that does ({}), or images",
         format_count(counts.volumes, "volume"), format_volume_model_types());
   }
   return counts;
@@ -54,33 +54,36 @@ MediaCounts count_media(const SyntheticSample& sample, const Family& family) {
 
 void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
   if (counts.images < 0 || counts.images > kMaxMediaPerSample) {
-    throw usage_error("a sample of {} images: give 0 (text only) to {}", counts.images, kMaxMediaPerSample);
+    throw usage_error("--images: {} images in a sample; give 0 (text only) to {}", counts.images, kMaxMediaPerSample);
   }
   if (counts.volumes < 0 || counts.volumes > kMaxMediaPerSample) {
-    throw usage_error("a sample of {} volumes: give 0 (text only) to {}", counts.volumes, kMaxMediaPerSample);
+    throw usage_error("--volumes: {} volumes in a sample; give 0 (text only) to {}", counts.volumes,
+                      kMaxMediaPerSample);
   }
   const auto is_valid_side = [](int64_t pixels) { return pixels >= 1 && pixels <= kMaxMediaSide; };
   if (counts.images > 0 && !(is_valid_side(sample.image_width) && is_valid_side(sample.image_height))) {
-    throw usage_error("an image of {} x {} pixels: give a width and a height of 1 to {}", sample.image_width,
+    throw usage_error("--image-size: {} x {} pixels; give a width and a height from 1 to {}", sample.image_width,
                       sample.image_height, kMaxMediaSide);
   }
   if (sample.video_frames < 0 || sample.video_frames > image::kMaxVideoFrames) {
-    throw usage_error("a video of {} frames: give 0 (no video) to {}", sample.video_frames, image::kMaxVideoFrames);
+    throw usage_error("--video-frames: {} frames; give 0 (no video) to {}", sample.video_frames,
+                      image::kMaxVideoFrames);
   }
   if (sample.video_frames > 0 && !(is_valid_side(sample.video_width) && is_valid_side(sample.video_height))) {
-    throw usage_error("a video of {} x {} pixels: give a width and a height of 1 to {}", sample.video_width,
+    throw usage_error("--video-size: {} x {} pixels; give a width and a height from 1 to {}", sample.video_width,
                       sample.video_height, kMaxMediaSide);
   }
   if (!(sample.video_fps >= 0 && sample.video_fps <= kMaxFps)) {
-    throw usage_error("a video of {} frames per second: give more than 0 and at most {}", sample.video_fps, kMaxFps);
+    throw usage_error("--fps: {} frames per second; give more than 0 and at most {}", sample.video_fps, kMaxFps);
   }
   if (sample.text_tokens < 2 || sample.text_tokens > kMaxTextTokens) {
-    throw usage_error("a sample of {} text tokens: give 2 (one prompt token, one label token) to {}",
+    throw usage_error("--text-tokens: {} text tokens; give 2 (one prompt token, one label token) to {}",
                       sample.text_tokens, kMaxTextTokens);
   }
   if (sample.label_tokens < 1 || sample.label_tokens >= sample.text_tokens) {
-    throw usage_error("{} label tokens of {} text tokens: give at least 1, and fewer than the number of text tokens",
-                      sample.label_tokens, sample.text_tokens);
+    throw usage_error(
+        "--answer-tokens: {} label tokens of {} text tokens; give at least 1, and fewer than the text tokens",
+        sample.label_tokens, sample.text_tokens);
   }
 }
 
@@ -100,10 +103,11 @@ void add_medium_shape(data::SampleShape& shape, const data::SampleShape& medium)
 void add_mask_shapes(data::SampleShape& shape, const SyntheticSample& sample, int64_t images, int64_t side) {
   shape.masks = sample.masks.value_or(images);
   if (shape.masks == 0) return;
-  if (images == 0) throw usage_error("{} without an image: give --images too", format_count(shape.masks, "mask"));
+  if (images == 0)
+    throw usage_error("--masks: {} without an image; give --images too", format_count(shape.masks, "mask"));
   if (shape.masks < 0 || shape.masks > sample.label_tokens) {
-    throw usage_error("{} masks in {} tokens of an answer: each mask needs its own token; give 0 to {}", shape.masks,
-                      sample.label_tokens, sample.label_tokens);
+    throw usage_error("--masks: {} masks in {} tokens of an answer, but each mask needs its own token; give 0 to {}",
+                      shape.masks, sample.label_tokens, sample.label_tokens);
   }
   shape.num_images_with_masks = std::min(shape.masks, images);
   shape.mask_image_size = side;
@@ -134,7 +138,7 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
   if (sample.video_frames > 0) {
     if (family.compute_video_sample_shape == nullptr) {
       throw usage_error(
-          "a video of {} frames: this model family supports no videos; use a family that does ({}), or images instead",
+          "--video-frames: {} frames, but this model family supports no videos; use a family that does ({}), or images",
           sample.video_frames, format_video_model_types());
     }
     const image::VideoInfo video{.num_frames = sample.video_frames,
@@ -156,8 +160,10 @@ data::SampleShape compute_sample_shape(const std::filesystem::path& folder, cons
                       return family.get_mask_side(config, folder, sample.mask_image_size);
                     }));
   } else if (sample.masks.value_or(0) != 0) {
-    throw usage_error("{}: this model family predicts no masks; omit --masks, or use a family that does (prs_med)",
-                      format_count(*sample.masks, "mask"));
+    throw usage_error(
+        "--masks: {} in a sample, but this model family predicts no masks; omit the flag, or use a family that does "
+        "(prs_med)",
+        format_count(*sample.masks, "mask"));
   }
   return shape;
 }

@@ -191,7 +191,7 @@ add("a run's folder as `model.path`", TRAIN + " model.path=run output.dir=second
     prepare=lambda folder: [["--config", "train.yaml", "--device", "cpu"]])
 add("a folder without `config.json`", TRAIN + " model.path=images", 4, "images: has no config.json")
 add("`~` in quotes", TRAIN + " model.path=~/model", 4, "the shell expands ~ only at the start of a word")
-add("a model that is not supported", TRAIN + " model.path=text", 4, "model_type phi3 is not supported; supported are",
+add("a model that is not supported", TRAIN + " model.path=text", 4, "model_type phi3 is not supported; supported: ",
     prepare=file("text/config.json", json.dumps({"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]})))
 
 # The data.

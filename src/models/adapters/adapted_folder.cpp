@@ -113,9 +113,7 @@ namespace fs = std::filesystem;
 
 std::string read_base_path(const fs::path& adapter) {
   const auto source = adapter / kAdapterConfigName;
-  if (!is_adapter(adapter)) {
-    throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", source.string());
-  }
+  if (!is_adapter(adapter)) throw make_missing_adapter_error(source);
   return io::get<std::string>(io::read_json(source), "base_model_name_or_path", source.string());
 }
 

@@ -117,9 +117,10 @@ void check_adapter_tensors(const VisionLanguageModel& model, const AdapterTensor
     if (auto problem = describe_unexpected_tensor(name, model, tensors); !problem.empty())
       problems.push_back(std::move(problem));
   }
-  throw_if_problems(fmt::format("{}: the adapter does not match the model; is it for another model?",
-                                tensors.file().parent_path().string()),
-                    problems);
+  throw_if_problems(
+      fmt::format("{}: the adapter does not match the model; use an adapter that was trained on this base",
+                  tensors.file().parent_path().string()),
+      problems);
 }
 
 void check_adapter_values(const VisionLanguageModel& model, const AdapterTensors& tensors) {
@@ -158,14 +159,13 @@ void reject_unsupported_adapter_weights(const fs::path& folder) {
   });
   if (match != kUnsupportedWeightFiles.end()) {
     throw data_error(
-        "{}: contains {}, which would not be loaded with the adapter, so the model would differ; merge the adapter "
-        "with the "
-        "program that wrote it and use the result, or move the file out of the adapter's folder to ignore it",
+        "{}: contains {}, which is not loaded with the adapter; merge the adapter with the program that wrote it, or "
+        "move the file away",
         files.front().string(), match->description);
   }
   throw data_error(
       "{}: is a tensor file that is not part of a LoRA adapter ({} is); merge the adapter with the program that wrote "
-      "it and use the result, or move an unrelated file out of the adapter's folder",
+      "it, or move the file away",
       files.front().string(), kAdapterWeightsName);
 }
 
@@ -235,13 +235,14 @@ void check_lora_targets(const VisionLanguageModel& model, const std::filesystem:
     throw lora.adapter.empty()
         ? usage_error("{}: {} has no module {}; its modules are {}", keys::lora::kModulesToSave, folder.string(),
                       fmt::join(unknown_modules, ", "), fmt::join(truncate_list(list_module_names(store)), ", "))
-        : data_error("{}: contains the modules {}, which {} does not have; is it an adapter for another model?",
-                     lora.adapter.string(), fmt::join(unknown_modules, ", "), folder.string());
+        : data_error(
+              "{}: contains the modules {}, which {} does not have; use an adapter that was trained on this base",
+              lora.adapter.string(), fmt::join(unknown_modules, ", "), folder.string());
   }
   const auto unmatched_targets = store.find_unmatched_targets();
   if (unmatched_targets.empty()) return;
   if (!lora.adapter.empty()) {
-    throw data_error("{}: adapts {}, and {} has no such Linear; is it an adapter for another model?",
+    throw data_error("{}: adapts {}, but {} has no such Linear; use an adapter that was trained on this base",
                      lora.adapter.string(), fmt::join(truncate_list(unmatched_targets), ", "), folder.string());
   }
   std::set<std::string> linear_names;

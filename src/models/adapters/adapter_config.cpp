@@ -126,9 +126,8 @@ void warn_about_unread_adapter_keys(const nlohmann::json& config, const std::str
   static std::set<std::string> warned_sources;
   const std::lock_guard lock(mutex);
   if (!warned_sources.insert(source).second) return;
-  spdlog::warn("{}: {} ignored: {}; PEFT 0.21 does not have {} either, so check which program trained the adapter",
-               source, unread_keys.size() == 1 ? "a key is" : "keys are", fmt::join(unread_keys, ", "),
-               unread_keys.size() == 1 ? "it" : "them");
+  spdlog::warn("{}: unknown keys are ignored: {}; check which program trained the adapter", source,
+               fmt::join(unread_keys, ", "));
 }
 
 std::vector<std::string> read_modules_to_save(const nlohmann::json& config, const std::string& source) {
@@ -179,7 +178,7 @@ void check_pattern_values(std::string_view key, const nlohmann::json& patterns, 
                                             [&](const ModulePattern& pattern) { return pattern.target.matches(path); });
     if (match == module_patterns.end() || match->value == default_value) continue;
     throw data_error(
-        "{}: {} \"{}\" gives {} {}, and other modules have {}; such an adapter is not supported: merge it with peft, "
+        "{}: {} \"{}\" gives {} {}, and other modules have {}; such an adapter is not supported; merge it with peft, "
         "and use the result",
         source, key, match->text, path, match->value, default_value);
   }
@@ -233,7 +232,7 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
   if (!std::filesystem::exists(path)) {
     // `folder` may be a run: the error of read_model_config() names its newest checkpoint.
     if (std::filesystem::exists(folder / "checkpoints")) read_model_config(folder);
-    throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", source);
+    throw make_missing_adapter_error(path);
   }
   const auto json = io::read_json(path);
   reject_unsupported_adapter_settings(json, source);

@@ -79,15 +79,19 @@ std::string_view get_module_path(std::string_view path) {
 
 }  // namespace
 
+UserError make_missing_adapter_error(const std::filesystem::path& file) {
+  return data_error("{}: does not exist; give the folder of an adapter in PEFT's layout", file.string());
+}
+
 io::SafetensorsFile open_adapter_weights(const std::filesystem::path& folder) {
   const auto path = folder / kAdapterWeightsName;
   if (!std::filesystem::exists(path)) {
     if (std::filesystem::exists(folder / "adapter_model.bin")) {
       throw data_error(
-          "{} has only pickled tensors (adapter_model.bin), which are not supported; save it again with peft",
+          "{}: has only pickled tensors (adapter_model.bin), which are not supported; save it again with peft",
           folder.string());
     }
-    throw data_error("{} does not exist; give the folder of an adapter in PEFT's layout", path.string());
+    throw make_missing_adapter_error(path);
   }
   return io::SafetensorsFile(path);
 }
@@ -163,9 +167,8 @@ void AdapterTensors::reject_empty_tensors() const {
   }
   if (empty_tensors.empty()) return;
   throw data_error(
-      "{}: {} of {} tensors are empty, such as {}: it was saved while DeepSpeed ZeRO-3 or FSDP had the weights "
-      "sharded; save it again with the weights gathered (stage3_gather_16bit_weights_on_model_save), or convert the "
-      "training checkpoint with zero_to_fp32.py",
+      "{}: {} of {} tensors are empty, such as {}, since DeepSpeed ZeRO-3 or FSDP had sharded them; save it with "
+      "stage3_gather_16bit_weights_on_model_save, or convert the checkpoint with zero_to_fp32.py",
       file_.path().string(), empty_tensors.size(), file_.names().size(), empty_tensors.front());
 }
 

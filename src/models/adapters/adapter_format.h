@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/io/safetensors.h"
 
 namespace vlmtrain::models {
@@ -23,6 +24,9 @@ inline constexpr std::string_view kAdapterTensorPrefix = "base_model.model.";
 inline constexpr std::string_view kLoraASuffix = "lora_A.weight";
 inline constexpr std::string_view kLoraBSuffix = "lora_B.weight";
 inline constexpr std::string_view kLoraMagnitudeSuffix = "lora_magnitude_vector";  ///< of DoRA
+
+/// Returns the error (kBadData) of an adapter without `file`.
+UserError make_missing_adapter_error(const std::filesystem::path& file);
 
 /// Opens the tensors of an adapter. Throws UserError (kBadData) if adapter_model.safetensors does
 /// not exist.

@@ -84,7 +84,7 @@ ordered_json read_text_config(const std::filesystem::path& folder) {
   const auto type = io::get_or<std::string>(config, "model_type", "", file);
   const auto match = get_text_model_types().find(type);
   if (match == get_text_model_types().end()) {
-    throw usage_error("--text-model {}: model_type {} is not supported; LLaVA, Llama, Mistral and Qwen2 are",
+    throw usage_error("--text-model {}: model_type {} is not supported; supported: LLaVA, Llama, Mistral, Qwen2",
                       folder.string(), type.empty() ? "none" : type);
   }
   if (const auto section = config.find("text_config"); section != config.end() && section->is_object()) {

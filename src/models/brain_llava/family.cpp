@@ -44,7 +44,7 @@ bool has_enough_patches(const Config& config, const VolumeShape& size) {
 
 nlohmann::json get_required_section(const nlohmann::json& config, const char* key, const std::string& source) {
   auto section = get_section(config, key, source);
-  if (section.is_null()) throw data_error("{}: has no section {}", source, key);
+  if (section.is_null()) throw config_error("{}: has no section {}", source, key);
   return section;
 }
 
@@ -56,7 +56,7 @@ Config Config::from_json(const nlohmann::json& json, const std::filesystem::path
   const auto vision = get_required_section(json, "vision_config", source);
   const auto type = io::get_or<std::string>(vision, "model_type", std::string(kTowerType), source);
   if (type != kTowerType) {
-    throw data_error("{} (vision_config): vision tower {} is not supported in brain_llava; {} is", source, type,
+    throw data_error("{} (vision_config): vision tower {} is not supported in brain_llava; supported: {}", source, type,
                      kTowerType);
   }
   config.vision = VolumeTransformerConfig::from_json(vision, source + " (vision_config)");
@@ -70,15 +70,15 @@ Config Config::from_json(const nlohmann::json& json, const std::filesystem::path
   config.text.tie_word_embeddings |= io::get_or<bool>(json, "tie_word_embeddings", false, source);
   config.image_token_id = io::get<int64_t>(json, "image_token_id", source);
   if (config.image_token_id < 0 || config.image_token_id >= config.text.vocab_size) {
-    throw data_error("{}: image_token_id {} is not in the vocabulary of {}", source, config.image_token_id,
-                     config.text.vocab_size);
+    throw config_error("{}: image_token_id {} is not in the vocabulary of {}", source, config.image_token_id,
+                       config.text.vocab_size);
   }
   if (json.contains("max_volumes")) config.max_volumes = read_size(json, "max_volumes", 1, kMaxVolumes, source);
   if (!has_enough_patches(config, config.vision.image_size)) {
-    throw data_error("{}: projector_config.tokens {} exceeds the {} patches of a volume of image_size {}", source,
-                     format_volume_shape(config.tokens),
-                     format_volume_shape(config.vision.compute_grid(config.vision.image_size)),
-                     format_volume_shape(config.vision.image_size));
+    throw config_error("{}: projector_config.tokens {} exceeds the {} patches of a volume of image_size {}", source,
+                       format_volume_shape(config.tokens),
+                       format_volume_shape(config.vision.compute_grid(config.vision.image_size)),
+                       format_volume_shape(config.vision.image_size));
   }
   return config;
 }

@@ -37,7 +37,7 @@ std::optional<double> count_stored_parameters(const std::filesystem::path& folde
 
 void check_size(int64_t value, std::string_view key, int64_t max, const std::string& source) {
   if (value >= 1 && value <= max) return;
-  throw data_error("{}: {} is {}; it must be from 1 to {}: use the checkpoint's own file", source, key, value, max);
+  throw config_error("{}: {} is {}; it must be from 1 to {}", source, key, value, max);
 }
 
 int64_t read_size(const nlohmann::json& config, std::string_view key, int64_t fallback, int64_t max,
@@ -56,23 +56,21 @@ double read_number(const nlohmann::json& config, std::string_view key, double fa
 
 void check_number(double value, std::string_view key, NumberRange range, const std::string& source) {
   if (value > range.exclusive_min && value <= range.max) return;
-  throw data_error("{}: {} is {}; it must be above {:g} and at most {:g}: use the checkpoint's own file", source, key,
-                   value, range.exclusive_min, range.max);
+  throw config_error("{}: {} is {}; it must be above {:g} and at most {:g}", source, key, value, range.exclusive_min,
+                     range.max);
 }
 
 nlohmann::json get_section(const nlohmann::json& config, std::string_view key, const std::string& source) {
   const auto it = config.find(key);
   if (it == config.end() || it->is_null()) return {};
   if (it->is_object()) return *it;
-  throw data_error("{}: {} is {}, not an object; use the checkpoint's own file", source, key,
-                   io::make_json_excerpt(*it));
+  throw config_error("{}: {} is {}, not an object", source, key, io::make_json_excerpt(*it));
 }
 
 void check_parameter_count(double num_parameters, const std::filesystem::path& folder) {
   const auto config = (folder / "config.json").string();
   if (num_parameters > static_cast<double>(kMaxParameters)) {
-    throw data_error("{}: describes a model of {:.3g} parameters, which is implausible; use the checkpoint's own file",
-                     config, num_parameters);
+    throw config_error("{}: describes a model of {:.3g} parameters, which is implausible", config, num_parameters);
   }
   // Tolerates weights that model.allow_missing and resize_embeddings add, and the large relative
   // error of the estimate for small models. Not tuned.

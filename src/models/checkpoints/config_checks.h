@@ -7,11 +7,19 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
+
+/// Returns a UserError (kBadData) with the formatted message and the advice to use the checkpoint's
+/// own file. The message begins with the file.
+template <class... Args>
+UserError config_error(fmt::format_string<Args...> format, Args&&... args) {
+  return data_error("{}; use the checkpoint's own file", fmt::format(format, std::forward<Args>(args)...));
+}
 
 // Limits on sizes in configs, checked before anything is allocated. They are one or two orders of
 // magnitude above the largest existing models. The product of two sizes fits into 63 bits.

@@ -282,7 +282,7 @@ void check_tied_outputs(const std::vector<std::string>& unused_tensor_names, con
   for (const auto& name : unused_tensor_names) {
     const auto tensors = find_output_tensor_names(weights.names());
     if (!is_output_projection(name) || !tensors || are_output_tensors_equal(*tensors, folder)) continue;
-    throw data_error("{}: {} differs from {}, but they were equal when the model was built; start again",
+    throw data_error("{}: {} and {} changed while they were read; start again, and do not change the checkpoint",
                      folder.string(), name, tensors->embedding);
   }
 }
@@ -320,7 +320,7 @@ void check_host_memory(const VisionLanguageModel& model, const std::filesystem::
   if (bytes <= available.bytes) return;
   throw UserError(
       ExitCode::kDoesNotFit,
-      fmt::format("{} does not fit in host memory: its weights take {:.2f} GB, and {:.2f} GB are available ({}); "
+      fmt::format("{}: does not fit in host memory: its weights take {:.2f} GB, and {:.2f} GB are available ({}); "
                   "request more (SLURM's --mem), or compute in 16 bits (bf16)",
                   folder.string(), to_gigabytes(bytes), to_gigabytes(available.bytes), available.limit_source));
 }

@@ -137,17 +137,13 @@ void reject_mismatched_names(const std::string& folder, std::span<const std::str
   // One prefix may cover only one of several modules, so a third of the names suffices. Not tuned.
   const bool is_likely_rename = mapping.num_matches * 3 >= num_missing_names;
   if (may_all_be_missing && !is_likely_rename) return;
-  const size_t num_unexpected_names = static_cast<size_t>(
-      std::ranges::count_if(file_tensor_names, [&](const std::string& name) { return !expected_set.contains(name); }));
   throw data_error(
-      "{}: the tensor names in the files differ from those of config.json's model ({} differences): {} of {} are "
-      "missing, such as {}; the files have {}. {}",
-      folder, num_missing_names + num_unexpected_names, num_missing_names, expected.size(),
-      format_example_names(expected, file_tensor_name_set), format_example_names(file_tensor_names, expected_set),
-      is_likely_rename
-          ? fmt::format("{} of them match {}: rename the tensors, or save the checkpoint again with transformers",
-                        mapping.num_matches, describe_prefix_mapping(mapping))
-          : "Use the config.json that belongs to them, or save the checkpoint again with transformers");
+      "{}: {} of {} tensors of config.json's model are missing, such as {} (the files have {}); {}, or save the "
+      "checkpoint again with transformers",
+      folder, num_missing_names, expected.size(), format_example_names(expected, file_tensor_name_set),
+      format_example_names(file_tensor_names, expected_set),
+      is_likely_rename ? fmt::format("rename them ({} match {})", mapping.num_matches, describe_prefix_mapping(mapping))
+                       : "use the config.json that belongs to the weights");
 }
 
 bool are_close(const at::Tensor& stored, const at::Tensor& computed) {

@@ -34,7 +34,7 @@ void reject_enabled_setting(const json& text, const char* key, const std::string
 LayerType parse_layer_type(const std::string& name, const std::string& source) {
   if (name == "full_attention") return LayerType::kFull;
   if (name == "sliding_attention") return LayerType::kSliding;
-  throw data_error("{}: layer_types: {} is not supported; full_attention and sliding_attention are", source, name);
+  throw data_error("{}: layer_types: {} is not supported; supported: full_attention, sliding_attention", source, name);
 }
 
 /// Returns the layer types from `layer_types` (transformers 5), else full attention in every
@@ -51,8 +51,8 @@ std::vector<LayerType> read_layer_types(const json& text, const std::string& sou
     return layer_types;
   }
   if (std::ssize(layer_type_names) != num_layers) {
-    throw data_error("{}: layer_types names {} blocks, but num_hidden_layers is {}", source, layer_type_names.size(),
-                     num_layers);
+    throw config_error("{}: layer_types names {} blocks, but num_hidden_layers is {}", source, layer_type_names.size(),
+                       num_layers);
   }
   for (const auto& type : layer_type_names) layer_types.push_back(parse_layer_type(type, source));
   return layer_types;
@@ -81,7 +81,7 @@ RopeConfig read_rope_config(const json& text, const RopeSectionDefaults& default
   RopeConfig rope =
       RopeConfig::from_json({{"rope_parameters", std::move(rope_parameters)}}, section_source + "." + defaults.section);
   if (rope.type != RopeType::kDefault && rope.type != RopeType::kLinear) {
-    throw data_error("{}: rope of {} is not supported; Gemma 3's is default or linear", source, defaults.section);
+    throw data_error("{}: rope of {} is not supported; supported: default, linear", source, defaults.section);
   }
   return rope;
 }
@@ -90,8 +90,8 @@ void read_rope_configs(const json& text, TextConfig& config, const std::string& 
   const json sections = get_section(text, "rope_parameters", source);
   for (const auto& [key, value] : sections.items()) {
     if (key == "full_attention" || key == "sliding_attention") continue;
-    throw data_error("{}: rope_parameters.{}: Gemma 3 has the sections full_attention and sliding_attention there",
-                     source, key);
+    throw config_error("{}: rope_parameters.{}: Gemma 3 has the sections full_attention and sliding_attention there",
+                       source, key);
   }
   // transformers 4 scales only full attention.
   config.full_rope =
@@ -105,7 +105,7 @@ int64_t read_tokens_per_side(const json& config, const VisionTransformerConfig& 
   const int64_t tokens = read_size(config, "mm_tokens_per_image", 256, kMaxPositions, source);
   const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(tokens))));
   if (side * side != tokens || patches % side != 0) {
-    throw data_error(
+    throw config_error(
         "{}: mm_tokens_per_image {} is not a square whose side divides the vision tower's {} patches per side", source,
         tokens, patches);
   }
@@ -117,8 +117,8 @@ int64_t read_token_id(const json& config, const char* key, const char* new_key, 
   const char* const token_id_key = config.contains(key) ? key : new_key;
   const auto id = io::get_or<int64_t>(config, token_id_key, fallback, source);
   if (id < 0 || id >= vocab_size) {
-    throw data_error("{}: {} {} is not in the vocabulary of {} (text_config.vocab_size); use the checkpoint's own file",
-                     source, token_id_key, id, vocab_size);
+    throw config_error("{}: {} {} is not in the vocabulary of {} (text_config.vocab_size)", source, token_id_key, id,
+                       vocab_size);
   }
   return id;
 }
@@ -129,7 +129,7 @@ TextConfig TextConfig::from_json(const json& text, const std::string& source) {
   TextConfig config;
   const auto type = io::get_or<std::string>(text, "model_type", "gemma3_text", source);
   if (type != "gemma3_text") {
-    throw data_error("{}: text model {} is not supported in Gemma 3; gemma3_text is", source, type);
+    throw data_error("{}: text model {} is not supported in Gemma 3; supported: gemma3_text", source, type);
   }
   for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping", "use_bidirectional_attention",
                           "num_experts", "num_local_experts", "attention_bias"}) {
@@ -138,7 +138,7 @@ TextConfig TextConfig::from_json(const json& text, const std::string& source) {
   reject_attention_dropout(text, source);
   const auto activation = io::get_or<std::string>(text, "hidden_activation", "gelu_pytorch_tanh", source);
   if (activation != "gelu_pytorch_tanh") {
-    throw data_error("{}: hidden_activation {} is not supported; gelu_pytorch_tanh is", source, activation);
+    throw data_error("{}: hidden_activation {} is not supported; supported: gelu_pytorch_tanh", source, activation);
   }
   config.vocab_size = read_size(text, "vocab_size", config.vocab_size, kMaxVocabSize, source);
   config.max_positions = read_size(text, "max_position_embeddings", config.max_positions, kMaxPositions, source);
@@ -148,8 +148,8 @@ TextConfig TextConfig::from_json(const json& text, const std::string& source) {
   config.num_key_value_heads =
       read_size(text, "num_key_value_heads", config.num_key_value_heads, kMaxLayerWidth, source);
   if (config.num_heads % config.num_key_value_heads != 0) {
-    throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.num_heads,
-                     config.num_key_value_heads);
+    throw config_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source,
+                       config.num_heads, config.num_key_value_heads);
   }
   config.head_dim = read_size(text, "head_dim", config.head_dim, kMaxLayerWidth, source);
   check_size(config.num_heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
@@ -181,7 +181,7 @@ Config Config::from_json(const json& config_json, const std::string& source) {
   const std::string section_source = source + " (vision_config)";
   const auto tower_model_type = io::get_or<std::string>(vision, "model_type", "siglip_vision_model", section_source);
   if (tower_model_type != "siglip_vision_model") {
-    throw data_error("{}: vision tower {} is not supported in Gemma 3; siglip_vision_model is", section_source,
+    throw data_error("{}: vision tower {} is not supported in Gemma 3; supported: siglip_vision_model", section_source,
                      tower_model_type);
   }
   config.vision = read_siglip_config(vision, section_source);

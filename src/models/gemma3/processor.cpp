@@ -35,7 +35,7 @@ int64_t read_image_side(const PreprocessorConfig& config) {
       (*size)["height"] == (*size)["width"]) {
     return (*size)["height"].get<int64_t>();
   }
-  throw data_error("{}: size is {}; supported is {{\"height\": PIXELS, \"width\": PIXELS}} with two equal numbers",
+  throw data_error("{}: size is {}; supported: {{\"height\": PIXELS, \"width\": PIXELS}} with two equal numbers",
                    config.name(), io::make_json_excerpt(*size));
 }
 
@@ -86,14 +86,11 @@ ImageProcessorSettings ImageProcessorSettings::read(const PreprocessorConfig& co
 
 ImageProcessorSettings ImageProcessorSettings::read(const Config& config, const std::filesystem::path& folder) {
   const auto file = PreprocessorConfig::find_for_images(folder);
-  if (!file) {
-    throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
-                     folder.string());
-  }
+  if (!file) throw make_missing_image_config_error(folder);
   const ImageProcessorSettings settings = read(*file);
   if (settings.side != config.vision.image_size) {
     throw data_error(
-        "{} resizes images to a side of {} pixels, but config.json's vision tower needs {} (image_size); they must be "
+        "{}: resizes images to a side of {} pixels, but config.json's vision tower needs {} (image_size); they must be "
         "equal",
         file->name(), settings.side, config.vision.image_size);
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "models/checkpoints/config_checks.h"
 #include "models/family.h"
 #include "models/idefics3/image_processor.h"
 #include "models/idefics3/processor.h"
@@ -21,13 +22,14 @@ namespace vlmtrain::models::idefics3 {
 Config Config::from_json(const nlohmann::json& json, const std::string& source) {
   for (const char* section : {"vision_config", "text_config"}) {
     if (!json.contains(section) || !json[section].is_object()) {
-      throw data_error("{}: has no section {}; is this an Idefics3 or SmolVLM checkpoint?", source, section);
+      throw data_error("{}: has no section {}; use the config.json of an Idefics3 or SmolVLM checkpoint", source,
+                       section);
     }
   }
   const auto& text = json["text_config"];
   const auto text_model_type = io::get_or<std::string>(text, "model_type", "llama", source);
   if (text_model_type != "llama") {
-    throw data_error("{}: text model {} is not supported in Idefics3; llama is", source, text_model_type);
+    throw data_error("{}: text model {} is not supported in Idefics3; supported: llama", source, text_model_type);
   }
   Config config;
   config.vision = read_idefics3_vision_config(json["vision_config"], source + " (vision_config)");
@@ -37,12 +39,12 @@ Config Config::from_json(const nlohmann::json& json, const std::string& source) 
   // transformers ignores tie_word_embeddings in text_config.
   config.text.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", false, source);
   if (config.scale_factor < 1 || config.vision.patches_per_side() % config.scale_factor != 0) {
-    throw data_error("{}: {} patches per side are not a multiple of scale_factor {}", source,
-                     config.vision.patches_per_side(), config.scale_factor);
+    throw config_error("{}: {} patches per side are not a multiple of scale_factor {}", source,
+                       config.vision.patches_per_side(), config.scale_factor);
   }
   if (config.image_token_id < 0 || config.image_token_id >= config.text.vocab_size) {
-    throw data_error("{}: image_token_id {} is not in the vocabulary of {}", source, config.image_token_id,
-                     config.text.vocab_size);
+    throw config_error("{}: image_token_id {} is not in the vocabulary of {}", source, config.image_token_id,
+                       config.text.vocab_size);
   }
   return config;
 }
@@ -104,9 +106,9 @@ ImageProcessor make_image_processor(const Config& config, const std::filesystem:
   const ImageProcessorSettings settings = load_image_processor_settings(folder);
   if (settings.tile_size != config.vision.image_size) {
     throw data_error(
-        "preprocessor_config.json makes tiles of {} pixels (max_image_size), but config.json's vision tower needs {} "
-        "(image_size); they must be equal",
-        settings.tile_size, config.vision.image_size);
+        "{}: makes tiles of {} pixels (max_image_size), but config.json's vision tower needs {} (image_size); they "
+        "must be equal",
+        find_settings_copies(folder, MediaRole::kImages).front().name, settings.tile_size, config.vision.image_size);
   }
   return ImageProcessor(settings, max_pixels);
 }
@@ -143,7 +145,7 @@ data::SampleShape compute_video_sample_shape(const nlohmann::json& config, const
   const auto videos = VideoSettings::find(folder, model_config.vision.image_size, settings);
   if (!videos) {
     throw usage_error(
-        "a video of {} frames: this checkpoint supports no videos, since its processor file has no "
+        "--video-frames: {} frames, but this checkpoint supports no videos, since its processor file has no "
         "video_sampling; use SmolVLM2, another family with video support ({}), or images",
         video.num_frames, format_video_model_types());
   }

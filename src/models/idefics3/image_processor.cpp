@@ -77,7 +77,7 @@ int64_t read_longest_edge(const PreprocessorConfig& config, const json* value, s
                         value->at("longest_edge").is_number_integer() && value->at("longest_edge") > 0 &&
                         value->at("longest_edge") <= kMaxImageSide;
   if (!is_valid) {
-    throw data_error("{}: {} is {}; only {{\"longest_edge\": PIXELS}} is supported", config.name(), key,
+    throw data_error("{}: {} is {}; supported: {{\"longest_edge\": PIXELS}}", config.name(), key,
                      io::make_json_excerpt(*value));
   }
   return value->at("longest_edge").get<int64_t>();
@@ -128,8 +128,7 @@ ImageProcessorSettings read_image_processor_settings(const PreprocessorConfig& c
 ImageProcessorSettings load_image_processor_settings(const std::filesystem::path& folder) {
   const auto config = PreprocessorConfig::find_for_images(folder);
   if (config) return read_image_processor_settings(*config);
-  throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
-                   folder.string());
+  throw make_missing_image_config_error(folder);
 }
 
 ImageProcessorSettings read_frame_settings(const PreprocessorConfig& config) {

@@ -260,7 +260,7 @@ std::optional<VideoSettings> VideoSettings::find(const std::filesystem::path& fo
   VideoSettings result{.frame_settings = read_frame_settings(*file)};
   if (result.frame_settings.tile_size != tile_size) {
     throw data_error(
-        "{} makes frames of {} pixels (max_image_size), but config.json's vision tower needs {} (image_size); they "
+        "{}: makes frames of {} pixels (max_image_size), but config.json's vision tower needs {} (image_size); they "
         "must be equal",
         file->name(), result.frame_settings.tile_size, tile_size);
   }

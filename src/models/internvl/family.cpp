@@ -38,7 +38,7 @@ void reject_unsupported_vision_settings(const json& vision, const std::string& s
   const auto check_supported_value = [&](const char* key, const json& supported) {
     const json value = vision.value(key, supported);
     if (value != supported) {
-      throw data_error("{}: {} is {}, which is not supported; {} is", source, key, io::make_json_excerpt(value),
+      throw data_error("{}: {} is {}, which is not supported; supported: {}", source, key, io::make_json_excerpt(value),
                        supported.dump());
     }
   };
@@ -54,7 +54,7 @@ NormType parse_norm_type(const json& vision, const std::string& source) {
   const auto name = io::get_or<std::string>(vision, "norm_type", "layer_norm", source);
   if (name == "layer_norm") return NormType::kLayerNorm;
   if (name == "rms_norm") return NormType::kRmsNorm;
-  throw data_error("{}: norm_type {} is not supported; layer_norm and rms_norm are", source, name);
+  throw data_error("{}: norm_type {} is not supported; supported: layer_norm, rms_norm", source, name);
 }
 
 VisionConfig read_vision_config(const json& vision, const std::string& source) {
@@ -76,11 +76,11 @@ VisionConfig read_vision_config(const json& vision, const std::string& source) {
   config.layer_scale_init_value =
       io::get_or<double>(vision, "layer_scale_init_value", config.layer_scale_init_value, source);
   if (config.hidden_size % config.num_heads != 0) {
-    throw data_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
-                     config.num_heads);
+    throw config_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
+                       config.num_heads);
   }
   if (config.image_size < config.patch_size) {
-    throw data_error("{}: image_size {} is smaller than patch_size {}", source, config.image_size, config.patch_size);
+    throw config_error("{}: image_size {} is smaller than patch_size {}", source, config.image_size, config.patch_size);
   }
   return config;
 }
@@ -110,7 +110,7 @@ void reject_unsupported_text_model(const json& text, const std::string& type, co
   }
   constexpr std::array<std::string_view, 3> kSupportedTextModelTypes{"qwen2", "qwen3", "llama"};
   if (std::ranges::find(kSupportedTextModelTypes, type) == kSupportedTextModelTypes.end()) {
-    throw data_error("{}: text model {} is not supported in InternVL; qwen2, qwen3 and llama are", source, type);
+    throw data_error("{}: text model {} is not supported in InternVL; supported: qwen2, qwen3, llama", source, type);
   }
   for (const json& layer : text.value("layer_types", json::array())) {
     if (layer != "full_attention") {
@@ -138,7 +138,7 @@ int64_t read_scale_factor(const json& config, const std::string& source) {
   const double downsample_ratio = read_number(config, "downsample_ratio", 0.5, {.exclusive_min = 0, .max = 1}, source);
   const auto scale_factor = static_cast<int64_t>(std::min(1 / downsample_ratio, static_cast<double>(kMaxImageSide)));
   if (1.0 / static_cast<double>(scale_factor) != downsample_ratio) {
-    throw data_error("{}: downsample_ratio {} is not the inverse of an integer", source, downsample_ratio);
+    throw config_error("{}: downsample_ratio {} is not the inverse of an integer", source, downsample_ratio);
   }
   return scale_factor;
 }
@@ -146,12 +146,13 @@ int64_t read_scale_factor(const json& config, const std::string& source) {
 void check_vision_feature_settings(const json& config, const std::string& source) {
   const json feature_layer = config.value("vision_feature_layer", json(-1));
   if (feature_layer != -1) {
-    throw data_error("{}: vision_feature_layer {} is not supported; -1, the last, is", source,
+    throw data_error("{}: vision_feature_layer {} is not supported; supported: -1 (the last)", source,
                      io::make_json_excerpt(feature_layer));
   }
   const auto select_strategy = io::get_or<std::string>(config, "vision_feature_select_strategy", "default", source);
   if (select_strategy != "default") {
-    throw data_error("{}: vision_feature_select_strategy {} is not supported; default is", source, select_strategy);
+    throw data_error("{}: vision_feature_select_strategy {} is not supported; supported: default", source,
+                     select_strategy);
   }
 }
 
@@ -180,15 +181,15 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   check_vision_feature_settings(json_config, source);
   config.scale_factor = read_scale_factor(json_config, source);
   if (config.vision.patches_per_side() % config.scale_factor != 0) {
-    throw data_error("{}: {} patches per side are not a multiple of {}, the inverse of downsample_ratio", source,
-                     config.vision.patches_per_side(), config.scale_factor);
+    throw config_error("{}: {} patches per side are not a multiple of {}, the inverse of downsample_ratio", source,
+                       config.vision.patches_per_side(), config.scale_factor);
   }
   config.projector_activation = parse_activation(
       io::get_or<std::string>(json_config, "projector_hidden_act", "gelu", source), "projector_hidden_act", source);
   config.image_token_id = io::get_or<int64_t>(json_config, "image_token_id", config.image_token_id, source);
   if (config.image_token_id < 0 || config.image_token_id >= config.text.vocab_size) {
-    throw data_error("{}: image_token_id {} is not in the vocabulary of {}; use the checkpoint's own file", source,
-                     config.image_token_id, config.text.vocab_size);
+    throw config_error("{}: image_token_id {} is not in the vocabulary of {}", source, config.image_token_id,
+                       config.text.vocab_size);
   }
   return config;
 }
@@ -213,8 +214,8 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
   const auto tokens =
       io::get_or<int64_t>(io::read_json(path), "image_seq_length", config.image_tokens_per_tile(), path.string());
   if (tokens != config.image_tokens_per_tile()) {
-    throw data_error("{}: image_seq_length is {}, but the model of config.json produces {} features per tile",
-                     path.string(), tokens, config.image_tokens_per_tile());
+    throw config_error("{}: image_seq_length is {}, but the model of config.json produces {} features per tile",
+                       path.string(), tokens, config.image_tokens_per_tile());
   }
 }
 

@@ -140,8 +140,8 @@ class Encoder final : public ChatEncoder {
         std::ranges::find_if(encoded_chat.token_ids, [&](int64_t id) { return id >= vocab_size_; });
     if (unknown_token_it != encoded_chat.token_ids.end()) {
       throw data::SampleError("tokens without an embedding",
-                              fmt::format("the text has the token {}, which is not a video placeholder here and is not "
-                                          "in the model's vocabulary; remove it from the conversation",
+                              fmt::format("the text has the token {}, which the model's vocabulary does not contain; "
+                                          "remove it from the conversation",
                                           tokenizer().id_to_token(*unknown_token_it)));
     }
     return encoded_chat;
@@ -197,7 +197,7 @@ int64_t read_tile_side(const PreprocessorConfig& file) {
   const bool is_valid = size->is_object() && has_valid_side("height") && has_valid_side("width") &&
                         size->at("height") == size->at("width");
   if (!is_valid) {
-    throw data_error("{}: size is {}; supported is {{\"height\": PIXELS, \"width\": PIXELS}} with two equal numbers",
+    throw data_error("{}: size is {}; supported: {{\"height\": PIXELS, \"width\": PIXELS}} with two equal numbers",
                      file.name(), io::make_json_excerpt(*size));
   }
   return size->at("height").get<int64_t>();
@@ -231,7 +231,7 @@ TileSettings read_tile_settings(const PreprocessorConfig& file, const VisionConf
                               .normalization = file.get_normalization(kClipMean, kClipStd)};
   if (settings.side != vision.image_size) {
     throw data_error(
-        "{} makes tiles of {} pixels (size), but config.json's vision tower needs {} (image_size); they must be equal",
+        "{}: makes tiles of {} pixels (size), but config.json's vision tower needs {} (image_size); they must be equal",
         file.name(), settings.side, vision.image_size);
   }
   return settings;
@@ -239,10 +239,7 @@ TileSettings read_tile_settings(const PreprocessorConfig& file, const VisionConf
 
 ImageProcessorSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision) {
   const auto file = PreprocessorConfig::find_for_images(folder);
-  if (!file) {
-    throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
-                     folder.string());
-  }
+  if (!file) throw make_missing_image_config_error(folder);
   file->get_processor_type("GotOcr2ImageProcessor", {"GotOcr2ImageProcessor"});
   std::set<std::string_view> supported_keys = get_tile_config_keys();
   supported_keys.insert({// read here

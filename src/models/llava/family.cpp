@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/checkpoints/config_checks.h"
 #include "models/llava/processor.h"
 #include "models/network/config.h"
 #include "models/processing/chat_encoder.h"
@@ -33,7 +34,7 @@ json make_clip_large_336_config() {
 int64_t count_feature_blocks(int64_t layer, int64_t num_layers, const char* key, const std::string& source) {
   const int64_t blocks = layer < 0 ? num_layers + 1 + layer : layer;
   if (blocks < 0 || blocks > num_layers) {
-    throw data_error("{}: {} {} exceeds the {} blocks of the vision tower", source, key, layer, num_layers);
+    throw config_error("{}: {} {} exceeds the {} blocks of the vision tower", source, key, layer, num_layers);
   }
   return blocks;
 }
@@ -48,7 +49,7 @@ void read_tower_config(Config& config, const json& vision, const std::string& so
     config.tower_type = VisionTowerType::kSiglip;
     config.vision = read_siglip_config(vision, vision_source);
   } else {
-    throw data_error("{}: vision tower {} is not supported in LLaVA; clip_vision_model and siglip_vision_model are",
+    throw data_error("{}: vision tower {} is not supported in LLaVA; supported: clip_vision_model, siglip_vision_model",
                      source, type);
   }
   config.vision_config = vision;
@@ -60,7 +61,7 @@ int64_t read_feature_layer(const json& config, const char* key, const std::strin
   const auto it = config.find(key);
   if (it != config.end() && it->is_array()) {
     if (it->size() == 1 && it->front().is_number_integer()) return it->front().get<int64_t>();
-    throw data_error("{}: {} lists {} layers; one is supported", source, key, it->size());
+    throw data_error("{}: {} lists {} layers; supported: one layer", source, key, it->size());
   }
   return io::get_or<int64_t>(config, key, -2, source);
 }
@@ -76,7 +77,7 @@ Config read_hugging_face_config(const json& json_config, const std::string& sour
   const auto feature_select_strategy =
       io::get_or<std::string>(json_config, "vision_feature_select_strategy", "default", source);
   if (feature_select_strategy != "default" && feature_select_strategy != "full") {
-    throw data_error("{}: vision_feature_select_strategy {} is not supported; default and full are", source,
+    throw data_error("{}: vision_feature_select_strategy {} is not supported; supported: default, full", source,
                      feature_select_strategy);
   }
   config.drops_first_feature = feature_select_strategy == "default";
@@ -86,8 +87,8 @@ Config read_hugging_face_config(const json& json_config, const std::string& sour
   const auto legacy_image_token_id = io::get_or<int64_t>(json_config, "image_token_index", 32000, source);
   config.image_token_id = io::get_or<int64_t>(json_config, "image_token_id", legacy_image_token_id, source);
   if (*config.image_token_id < 0 || *config.image_token_id >= config.text.vocab_size) {
-    throw data_error("{}: image_token_index {} is not in the vocabulary of {}", source, *config.image_token_id,
-                     config.text.vocab_size);
+    throw config_error("{}: image_token_index {} is not in the vocabulary of {}", source, *config.image_token_id,
+                       config.text.vocab_size);
   }
   return config;
 }
@@ -122,7 +123,7 @@ json find_tower_config(const json& config, const Config& parsed, const std::stri
 
 void check_config_value(const json& config, const char* key, const std::string& supported, const std::string& source) {
   const auto value = io::get_or<std::string>(config, key, supported, source);
-  if (value != supported) throw data_error("{}: {} {} is not supported; {} is", source, key, value, supported);
+  if (value != supported) throw data_error("{}: {} {} is not supported; supported: {}", source, key, value, supported);
 }
 
 Config read_original_config(const json& json_config, const std::filesystem::path& folder, const std::string& source) {
@@ -140,23 +141,23 @@ Config read_original_config(const json& json_config, const std::filesystem::path
                            "mm_vision_select_layer", source);
   const auto feature_selection = io::get_or<std::string>(json_config, "mm_vision_select_feature", "patch", source);
   if (feature_selection != "patch" && feature_selection != "cls_patch") {
-    throw data_error("{}: mm_vision_select_feature {} is not supported; patch and cls_patch are", source,
+    throw data_error("{}: mm_vision_select_feature {} is not supported; supported: patch, cls_patch", source,
                      feature_selection);
   }
   config.drops_first_feature = feature_selection == "patch" && config.tower_type == VisionTowerType::kClip;
   check_config_value(json_config, "mm_projector_type", "mlp2x_gelu", source);
   if (io::get_or<bool>(json_config, "mm_use_im_start_end", false, source)) {
-    throw data_error("{}: mm_use_im_start_end is not supported", source);
+    throw data_error("{}: mm_use_im_start_end is not supported; use a checkpoint without it", source);
   }
   const auto aspect_ratio_mode = io::get_or<std::string>(json_config, "image_aspect_ratio", "square", source);
   if (aspect_ratio_mode != "pad" && aspect_ratio_mode != "square") {
-    throw data_error("{}: image_aspect_ratio {} is not supported; pad and square are", source, aspect_ratio_mode);
+    throw data_error("{}: image_aspect_ratio {} is not supported; supported: pad, square", source, aspect_ratio_mode);
   }
   config.pad_to_square = aspect_ratio_mode == "pad";
   const auto width = io::get_or<int64_t>(json_config, "mm_hidden_size", config.vision.hidden_size, source);
   if (width != config.vision.hidden_size) {
-    throw data_error("{}: mm_hidden_size is {}, but the vision tower {} produces {} features", source, width,
-                     config.tower_name, config.vision.hidden_size);
+    throw config_error("{}: mm_hidden_size is {}, but the vision tower {} produces {} features", source, width,
+                       config.tower_name, config.vision.hidden_size);
   }
   return config;
 }
@@ -170,7 +171,8 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   Config config = is_original_format ? read_original_config(json_config, folder, source)
                                      : read_hugging_face_config(json_config, source);
   if (config.drops_first_feature && config.vision.num_positions() < 2) {
-    throw data_error("{}: the vision tower has only one feature per image, the class token, which is dropped", source);
+    throw config_error("{}: the vision tower has only one feature per image, the class token, which is dropped",
+                       source);
   }
   return config;
 }
@@ -192,9 +194,9 @@ void check_processor_config(const Config& config, const std::filesystem::path& f
   const int64_t side = config.vision.image_size / std::max<int64_t>(patch_size, 1);
   const int64_t tokens = side * side + int64_t{num_additional_tokens} - (feature_select_strategy == "default" ? 1 : 0);
   if (tokens != config.tokens_per_image()) {
-    throw data_error(
+    throw config_error(
         "{}: patch_size {}, num_additional_image_tokens {} and vision_feature_select_strategy {} give {} tokens per "
-        "image, but the vision tower of config.json produces {} features",
+        "image, but the vision tower produces {}",
         path.string(), patch_size, num_additional_tokens, feature_select_strategy, tokens, config.tokens_per_image());
   }
 }

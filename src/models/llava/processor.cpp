@@ -169,12 +169,11 @@ ImageProcessorSettings load_image_processor_settings(const Config& config, const
     if (!size || *size != ImageSize{side, side}) {
       const auto description =
           size ? fmt::format("{} x {} pixels", size->width, size->height) : "images of various sizes";
-      throw data_error("{} makes {}, but config.json's vision tower needs {} x {} (image_size); they must be equal",
+      throw data_error("{}: makes {}, but config.json's vision tower needs {} x {} (image_size); they must be equal",
                        file->name(), description, side, side);
     }
   } else if (config.checkpoint_format == CheckpointFormat::kHuggingFace) {
-    throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
-                     folder.string());
+    throw make_missing_image_config_error(folder);
   } else if (config.tower_type == VisionTowerType::kClip) {
     settings.shortest_edge = side;
     settings.crop_size = ImageSize{side, side};

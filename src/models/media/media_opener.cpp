@@ -211,8 +211,8 @@ std::optional<io::Notice> check_image_pixels(const at::Tensor& image, const std:
   if (is_one_color) return io::Notice{.kind = "an image has a single color", .example = name};
   if (high - low >= kMinPixelValueRange) return std::nullopt;
   return io::Notice{.kind =
-                        "an image is nearly black: it uses less than a sixteenth of its value range, such as 12 bits "
-                        "in a 16-bit file; scale its values to the full range and save it again",
+                        "an image is nearly black: it uses less than a sixteenth of its value range, such as 12 of 16 "
+                        "bits; scale its values to the full range",
                     .example = fmt::format("{} (values {} to {} of 255)", name, low, high)};
 }
 

@@ -265,8 +265,8 @@ std::optional<std::vector<int64_t>> list_preselected_frames(const image::VideoIn
 void check_frame_normalization(const image::Normalization& images, const image::Normalization& frames) {
   if (images == frames) return;
   throw data_error(
-      "the checkpoint's image_mean, image_std or rescale_factor of videos differ from those of images, but both are "
-      "normalized alike; make them equal in its processor files, or train only on images");
+      "image_mean, image_std or rescale_factor of videos and images differ; make them equal in the checkpoint's "
+      "processor files, or train only on images");
 }
 
 MediaLayout Medium::lay_out(const PixelLimits& limits) const {

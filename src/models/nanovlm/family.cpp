@@ -67,14 +67,14 @@ void check_config_keys(const json& config, const std::string& source) {
 /// Throws UserError for an unsupported tower or text model. nanoVLM has no key for their types, so
 /// the type is searched for in the names of their original checkpoints.
 void check_model_type(const json& config, const char* key, std::initializer_list<std::string_view> supported,
-                      std::string_view hint, const std::string& source) {
+                      std::string_view supported_models, const std::string& source) {
   const auto name = io::get_or<std::string>(config, key, "", source);
   std::string lowercase_name = name;
   std::ranges::transform(lowercase_name, lowercase_name.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const auto name_contains = [&](std::string_view type) { return lowercase_name.find(type) != std::string::npos; };
   if (name.empty() || std::ranges::any_of(supported, name_contains)) return;
-  throw data_error("{}: {} {} is not supported; {}", source, key, name, hint);
+  throw data_error("{}: {} {} is not supported; supported: {}", source, key, name, supported_models);
 }
 
 /// Throws UserError if a key has a value other than null, false and 0.
@@ -105,7 +105,7 @@ LlamaConfig read_text_config(const json& config, const std::string& source) {
   const auto hidden = io::get<int64_t>(config, "lm_hidden_dim", source);
   const auto heads = io::get<int64_t>(config, "lm_n_heads", source);
   if (heads < 1 || hidden % heads != 0) {
-    throw data_error("{}: lm_hidden_dim {} is not a multiple of lm_n_heads {}", source, hidden, heads);
+    throw config_error("{}: lm_hidden_dim {} is not a multiple of lm_n_heads {}", source, hidden, heads);
   }
   const json sizes{{"vocab_size", io::get<int64_t>(config, "lm_vocab_size", source)},
                    {"hidden_size", hidden},
@@ -125,14 +125,14 @@ LlamaConfig read_text_config(const json& config, const std::string& source) {
 void check_num_image_tokens(const Config& config, const json& json_config, const std::string& source) {
   const int64_t side = config.vision.patches_per_side();
   if (config.scale_factor < 1 || side % config.scale_factor != 0) {
-    throw data_error("{}: {} patches per side are not a multiple of mp_pixel_shuffle_factor {}", source, side,
-                     config.scale_factor);
+    throw config_error("{}: {} patches per side are not a multiple of mp_pixel_shuffle_factor {}", source, side,
+                       config.scale_factor);
   }
   const int64_t tokens = config.image_tokens_per_tile();
   for (const char* key : {"mp_image_token_length", "IMAGE_TOKEN_LENGTH"}) {
     const auto value = io::get_or<int64_t>(json_config, key, tokens, source);
     if (value == tokens) continue;
-    throw data_error(
+    throw config_error(
         "{}: {} is {}, but vit_img_size, vit_patch_size and mp_pixel_shuffle_factor give {} tokens per tile", source,
         key, value, tokens);
   }
@@ -142,24 +142,24 @@ void check_num_image_tokens(const Config& config, const json& json_config, const
 void check_extra_tokens(const Config& config, const std::string& source) {
   if (config.puts_images_before_text()) {
     if (!config.max_image_side) return;
-    throw data_error("{}: has max_img_size but no vlm_extra_tokens, which mark the tiles", source);
+    throw config_error("{}: has max_img_size but no vlm_extra_tokens, which mark the tiles", source);
   }
   if (!config.extra_tokens.contains("image_token")) {
-    throw data_error("{}: vlm_extra_tokens has no image_token", source);
+    throw config_error("{}: vlm_extra_tokens has no image_token", source);
   }
   if (!config.max_image_side) return;
   const int64_t tile = config.vision.image_size;
   if (*config.max_image_side < tile || *config.max_image_side % tile != 0) {
-    throw data_error("{}: max_img_size {} is not a multiple of the tile's side, vit_img_size {}", source,
-                     *config.max_image_side, tile);
+    throw config_error("{}: max_img_size {} is not a multiple of the tile's side, vit_img_size {}", source,
+                       *config.max_image_side, tile);
   }
   const int64_t max_tiles = *config.max_image_side / tile;
   for (int64_t row = 1; row <= max_tiles; ++row) {
     for (int64_t column = 1; column <= max_tiles; ++column) {
       const auto token_name = fmt::format("r{}c{}", row, column);
       if ((max_tiles == 1 && config.has_global_image()) || config.extra_tokens.contains(token_name)) continue;
-      throw data_error("{}: max_img_size {} gives up to {} x {} tiles, but vlm_extra_tokens has no {}", source,
-                       *config.max_image_side, max_tiles, max_tiles, token_name);
+      throw config_error("{}: max_img_size {} gives up to {} x {} tiles, but vlm_extra_tokens has no {}", source,
+                         *config.max_image_side, max_tiles, max_tiles, token_name);
     }
   }
 }
@@ -168,9 +168,8 @@ void check_extra_tokens(const Config& config, const std::string& source) {
 
 Config Config::from_json(const json& json_config, const std::string& source) {
   check_config_keys(json_config, source);
-  check_model_type(json_config, "vit_model_type", {"siglip"}, "supported is a SigLIP without a class token", source);
-  check_model_type(json_config, "lm_model_type", {"smollm", "llama"}, "supported are SmolLM and other Llama models",
-                   source);
+  check_model_type(json_config, "vit_model_type", {"siglip"}, "SigLIP without a class token", source);
+  check_model_type(json_config, "lm_model_type", {"smollm", "llama"}, "SmolLM and other Llama models", source);
   for (const char* key : {"vit_cls_flag", "vit_dropout", "lm_dropout", "lm_use_tokens"}) {
     check_key_is_disabled(json_config, key, source);
   }

@@ -128,7 +128,7 @@ text::Tokenizer load_tokenizer(const Config& config, const std::filesystem::path
   const auto file = folder / "tokenizer.json";
   if (!std::filesystem::exists(file)) {
     throw data_error(
-        "{} has no tokenizer.json, since nanoVLM's checkpoints only name their tokenizer; download the tokenizer.json "
+        "{}: has no tokenizer.json, since nanoVLM's checkpoints only name their tokenizer; download the tokenizer.json "
         "of {} (lm_tokenizer in config.json) to that folder",
         folder.string(), config.tokenizer_name.empty() ? "the text model" : config.tokenizer_name);
   }

@@ -17,8 +17,8 @@ Activation parse_activation(std::string_view name, std::string_view key, const s
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
   if (name == "quick_gelu") return Activation::kQuickGelu;
   if (name == "relu") return Activation::kRelu;
-  throw data_error("{}: {} {} is not supported; supported are gelu, gelu_pytorch_tanh, quick_gelu and relu", source,
-                   key, name);
+  throw data_error("{}: {} {} is not supported; supported: gelu, gelu_pytorch_tanh, quick_gelu, relu", source, key,
+                   name);
 }
 
 at::Tensor activate(Activation activation, const at::Tensor& x) {

@@ -40,7 +40,7 @@ LlamaConfig get_transformers_defaults(const std::string& type, const std::string
             .rope = {.theta = 2e6},
             .tie_word_embeddings = true};
   }
-  throw data_error("{}: text model {} is not supported; supported are llama, mistral, qwen2, qwen3 and smollm3", source,
+  throw data_error("{}: text model {} is not supported; supported: llama, mistral, qwen2, qwen3, smollm3", source,
                    type);
 }
 
@@ -84,8 +84,8 @@ std::vector<bool> read_uses_rope(const nlohmann::json& json, int64_t num_layers,
     return uses_rope;
   }
   if (std::ssize(layers) < num_layers) {
-    throw data_error("{}: no_rope_layers has {} entries, but num_hidden_layers is {}", source, layers.size(),
-                     num_layers);
+    throw config_error("{}: no_rope_layers has {} entries, but num_hidden_layers is {}", source, layers.size(),
+                       num_layers);
   }
   for (int64_t i = 0; i < num_layers; ++i) uses_rope.push_back(layers[static_cast<size_t>(i)] != 0);
   return uses_rope;
@@ -120,8 +120,8 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
       io::get_or<int64_t>(json, "num_key_value_heads",
                           uses_default_key_value_heads ? config.num_key_value_heads : config.num_heads, source);
   if (config.num_key_value_heads < 1 || config.num_heads % config.num_key_value_heads != 0) {
-    throw data_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source, config.num_heads,
-                     config.num_key_value_heads);
+    throw config_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source,
+                       config.num_heads, config.num_key_value_heads);
   }
   const int64_t default_head_dim = type == "qwen3" ? 128 : config.hidden_size / config.num_heads;
   config.head_dim = io::get_or<int64_t>(json, "head_dim", default_head_dim, source);
@@ -144,7 +144,7 @@ LlamaConfig LlamaConfig::from_json(const nlohmann::json& json, const std::string
   config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", config.tie_word_embeddings, source);
   const auto activation = io::get_or<std::string>(json, "hidden_act", "silu", source);
   if (activation != "silu") {
-    throw data_error("{}: hidden_act {} is not supported in a {} text model; it must be silu", source, activation,
+    throw data_error("{}: hidden_act {} is not supported in a {} text model; supported: silu", source, activation,
                      type);
   }
   return config;

@@ -137,11 +137,12 @@ MaskDecoderConfig MaskDecoderConfig::from_json(const nlohmann::json& json, const
   eps = read_number(json, "layer_norm_eps", eps, kNormEpsRange, source);
   activation = parse_activation(io::get_or<std::string>(json, "hidden_act", "relu", source), "hidden_act", source);
   if (hidden % rate != 0 || hidden / rate % num_heads != 0) {
-    throw data_error("{}: hidden_size {} is not divisible by attention_downsample_rate {} times num_attention_heads {}",
-                     source, hidden, rate, num_heads);
+    throw config_error(
+        "{}: hidden_size {} is not divisible by attention_downsample_rate {} times num_attention_heads {}", source,
+        hidden, rate, num_heads);
   }
   // The two upscaling steps divide the channels by 4 and by 2.
-  if (hidden % 8 != 0) throw data_error("{}: hidden_size {} is not a multiple of 8", source, hidden);
+  if (hidden % 8 != 0) throw config_error("{}: hidden_size {} is not a multiple of 8", source, hidden);
   return config;
 }
 

@@ -30,8 +30,7 @@ RopeType parse_rope_type(const std::string& name, const std::string& source, con
   if (name == "linear") return RopeType::kLinear;
   if (name == "llama3") return RopeType::kLlama3;
   if (name == "yarn") return RopeType::kYarn;
-  throw data_error("{}: {} of type {} is not supported; supported are default, linear, llama3 and yarn", source, key,
-                   name);
+  throw data_error("{}: {} of type {} is not supported; supported: default, linear, llama3, yarn", source, key, name);
 }
 
 /// Returns the scale of cosine and sine in YaRN (arXiv 2309.00071, section 3.4), as transformers
@@ -112,7 +111,8 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
   const auto legacy_rope_type = io::get_or<std::string>(rope, "type", "default", source);
   result.type = parse_rope_type(io::get_or<std::string>(rope, "rope_type", legacy_rope_type, source), source, key);
   if (io::get_or<double>(rope, "partial_rotary_factor", 1, source) != 1) {
-    throw data_error("{}: {}.partial_rotary_factor other than 1 is not supported", source, key);
+    throw data_error("{}: {}.partial_rotary_factor other than 1 is not supported; use a checkpoint without it", source,
+                     key);
   }
   if (result.type == RopeType::kDefault) return result;
 
@@ -133,8 +133,8 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
     result.low_freq_factor = io::get<double>(rope, "low_freq_factor", source);
     result.high_freq_factor = io::get<double>(rope, "high_freq_factor", source);
     if (result.low_freq_factor <= 0 || result.high_freq_factor <= result.low_freq_factor) {
-      throw data_error("{}: {}.high_freq_factor {} must be above low_freq_factor {}, which must be above 0", source,
-                       key, result.high_freq_factor, result.low_freq_factor);
+      throw config_error("{}: {}.high_freq_factor {} must be above low_freq_factor {}, which must be above 0", source,
+                         key, result.high_freq_factor, result.low_freq_factor);
     }
     return result;
   }

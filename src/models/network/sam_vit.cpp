@@ -70,24 +70,24 @@ SamVitConfig SamVitConfig::from_json(const nlohmann::json& json, const std::stri
   config.mlp_dim = read_size(json, "mlp_dim", mlp_dim, kMaxLayerWidth, source);
   check_size(config.mlp_dim, "mlp_dim", kMaxLayerWidth, source);
   if (io::get_or<int64_t>(json, "num_channels", 3, source) != 3) {
-    throw data_error("{}: num_channels must be 3", source);
+    throw config_error("{}: num_channels must be 3", source);
   }
   if (config.hidden_size % config.num_heads != 0) {
-    throw data_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
-                     config.num_heads);
+    throw config_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
+                       config.num_heads);
   }
   if (config.patch_size != kMaskFeatureStride) {
-    throw data_error("{}: patch_size {} is not supported; it must be {}", source, config.patch_size,
+    throw data_error("{}: patch_size {} is not supported; supported: {}", source, config.patch_size,
                      kMaskFeatureStride);
   }
   if (config.image_size % config.patch_size != 0) {
-    throw data_error("{}: image_size {} is not a multiple of patch_size {}", source, config.image_size,
-                     config.patch_size);
+    throw config_error("{}: image_size {} is not a multiple of patch_size {}", source, config.image_size,
+                       config.patch_size);
   }
   for (const int64_t block : config.global_attention_blocks) {
     if (block < 0 || block >= config.num_layers) {
-      throw data_error("{}: global_attn_indexes names layer {}, but num_hidden_layers is {}", source, block,
-                       config.num_layers);
+      throw config_error("{}: global_attn_indexes names layer {}, but num_hidden_layers is {}", source, block,
+                         config.num_layers);
     }
   }
   return config;

@@ -53,7 +53,7 @@ std::vector<TinyVitStage> read_stages(const nlohmann::json& json, const std::vec
       stages.resize(values.size());
     }
     if (values.size() != stages.size()) {
-      throw data_error("{}: {} has {} entries, but {} has {}: give one per stage", source, key, values.size(),
+      throw data_error("{}: {} has {} entries, but {} has {}; give one per stage", source, key, values.size(),
                        kStageConfigKeys[0].key, stages.size());
     }
     for (size_t i = 0; i < stages.size(); ++i) {
@@ -73,12 +73,12 @@ void check_stages(const TinyVitConfig& config, const std::string& source) {
   for (size_t i = 1; i < config.stages.size(); ++i) {
     const TinyVitStage& stage = config.stages[i];
     if (stage.width % stage.num_heads == 0) continue;
-    throw data_error("{}: stage {} has {} in embed_dims, which is not a multiple of {} in num_heads", source, i,
-                     stage.width, stage.num_heads);
+    throw config_error("{}: stage {} has {} in embed_dims, which is not a multiple of {} in num_heads", source, i,
+                       stage.width, stage.num_heads);
   }
   if (config.stride() != kMaskFeatureStride) {
     throw data_error(
-        "{}: {} stages with last_merging_keeps_size {} give features of {} pixels, but the mask decoder needs {}: use "
+        "{}: {} stages with last_merging_keeps_size {} give features of {} pixels, but the mask decoder needs {}; use "
         "4 stages, the last of which keeps the size, or 3 stages",
         source, config.stages.size(), config.last_merging_keeps_size, config.stride(), kMaskFeatureStride);
   }
@@ -143,7 +143,7 @@ TinyVitConfig TinyVitConfig::from_json(const nlohmann::json& json, const std::st
       io::get_or<bool>(json, "last_merging_keeps_size", config.last_merging_keeps_size, source);
   config.out_channels = read_size(json, "out_channels", config.out_channels, kMaxLayerWidth, source);
   if (config.image_size % kMaskFeatureStride != 0) {
-    throw data_error("{}: image_size {} is not a multiple of {}", source, config.image_size, kMaskFeatureStride);
+    throw config_error("{}: image_size {} is not a multiple of {}", source, config.image_size, kMaskFeatureStride);
   }
   if (config.local_conv_size % 2 == 0) {
     throw data_error("{}: local_conv_size is {}; it must be odd, to keep height and width", source,

@@ -79,14 +79,14 @@ VisionTransformerConfig VisionTransformerConfig::from_json(const nlohmann::json&
   const auto activation = io::get_or<std::string>(json, "hidden_act", "", source);
   if (!activation.empty()) config.activation = parse_activation(activation, "hidden_act", source);
   if (io::get_or<int64_t>(json, "num_channels", 3, source) != 3) {
-    throw data_error("{}: num_channels must be 3", source);
+    throw config_error("{}: num_channels must be 3", source);
   }
   if (config.hidden_size % config.num_heads != 0) {
-    throw data_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
-                     config.num_heads);
+    throw config_error("{}: hidden_size {} is not a multiple of num_attention_heads {}", source, config.hidden_size,
+                       config.num_heads);
   }
   if (config.image_size < config.patch_size) {
-    throw data_error("{}: image_size {} is smaller than patch_size {}", source, config.image_size, config.patch_size);
+    throw config_error("{}: image_size {} is smaller than patch_size {}", source, config.image_size, config.patch_size);
   }
   return config;
 }

@@ -59,7 +59,7 @@ VolumePositionEncoding read_position_encoding(const nlohmann::json& tower, const
   const auto name = io::get_or<std::string>(tower, "positions", "learned", source);
   if (name == "learned") return VolumePositionEncoding::kLearned;
   if (name == "factorized") return VolumePositionEncoding::kFactorized;
-  throw data_error("{}: positions {} is not supported; supported are learned and factorized", source, name);
+  throw data_error("{}: positions {} is not supported; supported: learned, factorized", source, name);
 }
 
 std::vector<std::string> read_modalities(const nlohmann::json& tower, const std::string& source) {
@@ -117,7 +117,7 @@ VolumeShape read_volume_shape(const nlohmann::json& json_config, std::string_vie
   if (it->is_array()) {
     const auto values = io::get<std::vector<int64_t>>(json_config, std::string(key), source);
     if (values.size() != axes.size()) {
-      throw data_error("{}: {} has {} numbers; a volume has 3 axes: give one number for all, or 3", source, key,
+      throw data_error("{}: {} has {} numbers, but a volume has 3 axes; give one number for all, or 3", source, key,
                        values.size());
     }
     std::ranges::copy(values, axes.begin());
@@ -139,8 +139,8 @@ VolumeTransformerConfig VolumeTransformerConfig::from_json(const nlohmann::json&
   config.modalities = read_modalities(tower, source);
   for (const int64_t side : config.image_size) {
     if (side % config.patch_size != 0) {
-      throw data_error("{}: image_size {} is not a multiple of patch_size {} on every axis", source,
-                       format_volume_shape(config.image_size), config.patch_size);
+      throw config_error("{}: image_size {} is not a multiple of patch_size {} on every axis", source,
+                         format_volume_shape(config.image_size), config.patch_size);
     }
   }
   const VolumeShape grid = config.compute_grid(config.image_size);

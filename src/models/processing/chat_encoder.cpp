@@ -141,21 +141,22 @@ int64_t ChatEncoder::count_tokens(std::string_view media_text) const {
 
 int64_t find_token_id(const text::Tokenizer& tokenizer, std::string_view token) {
   const auto id = tokenizer.token_to_id(token);
-  if (!id) throw data_error("the tokenizer has no token {}, which the chat template needs", token);
+  if (!id) throw data_error("tokenizer.json: has no token {}; use the checkpoint's own tokenizer.json", token);
   return *id;
 }
 
 void check_token_id(const text::Tokenizer& tokenizer, std::string_view token, std::string_view key, int64_t id) {
   const int64_t actual_id = find_token_id(tokenizer, token);
   if (actual_id == id) return;
-  throw data_error("config.json's {} is {}, but tokenizer.json gives {} the id {}", key, id, token, actual_id);
+  throw data_error("config.json: {} is {}, but tokenizer.json gives {} the id {}; use files of one checkpoint", key, id,
+                   token, actual_id);
 }
 
 void check_vocabulary(const text::Tokenizer& tokenizer, int64_t vocab_size) {
   if (tokenizer.vocab_size() > vocab_size) {
     throw data_error(
-        "tokenizer.json has {} tokens and config.json's vocab_size is {}; the embedding is too small; set vocab_size "
-        "to {} and {}=true, which adds rows",
+        "tokenizer.json: has {} tokens, more than vocab_size {} in config.json; set vocab_size to {} and {}=true, "
+        "which adds rows",
         tokenizer.vocab_size(), vocab_size, tokenizer.vocab_size(), keys::model::kResizeEmbeddings);
   }
 }
@@ -164,7 +165,7 @@ text::Tokenizer load_tokenizer(const std::filesystem::path& folder) {
   const auto file = folder / "tokenizer.json";
   if (!std::filesystem::exists(file) && std::filesystem::exists(folder / "tokenizer.model")) {
     throw data_error(
-        "{} has a tokenizer.model but no tokenizer.json, which is required; create it with transformers: "
+        "{}: has a tokenizer.model but no tokenizer.json; create it with transformers: "
         "AutoTokenizer.from_pretrained(\"{}\", use_fast=True).save_pretrained(\"{}\")",
         folder.string(), folder.string(), folder.string());
   }

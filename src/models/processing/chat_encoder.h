@@ -85,7 +85,8 @@ class ChatEncoder {
   /// token that ends it and without labels.
   text::RenderedChat render_document(const text::Turn& document, bool as_prompt) const;
 
-  /// Tokenizes a chat or a document. `media` are the layouts of all media, in the order of their placeholders.
+  /// Tokenizes a chat or a document. `media` are the layouts of all media, in the order of their
+  /// placeholders. Throws data::SampleError, which does not name the sample, for unusable texts.
   virtual EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> media) const;
   /// Returns the number of tokens of the text of a medium.
   int64_t count_tokens(std::string_view media_text) const;

@@ -115,11 +115,21 @@ std::string format_shortening_advice(const io::Record& record, const MediaList& 
                      keys::data::kVideoMaxFrames);
 }
 
+/// Returns the result of encoder.encode(). Adds the sample to its errors.
+EncodedChat encode_chat(const io::Record& record, const text::RenderedChat& chat, std::span<const MediaLayout> media,
+                        const ChatEncoder& encoder) {
+  try {
+    return encoder.encode(chat, media);
+  } catch (const data::SampleError& error) {
+    throw data::SampleError(error.reason(), fmt::format("sample {}: {}", record.id, error.what()));
+  }
+}
+
 }  // namespace
 
 EncodedChat encode_record(const io::Record& record, const text::RenderedChat& chat, std::span<const MediaLayout> media,
                           const ChatEncoder& encoder) {
-  EncodedChat encoded_chat = encoder.encode(chat, media);
+  EncodedChat encoded_chat = encode_chat(record, chat, media, encoder);
   if (chat.is_document) select_document_tokens(record, encoded_chat);
   return encoded_chat;
 }

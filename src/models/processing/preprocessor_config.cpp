@@ -11,6 +11,7 @@
 #include <set>
 #include <string_view>
 
+#include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
@@ -21,7 +22,7 @@ namespace vlmtrain::models {
 
 PreprocessorConfig::PreprocessorConfig(nlohmann::json config, std::string name)
     : config_(std::move(config)), name_(std::move(name)) {
-  if (!config_.is_object()) throw data_error("{}: not a JSON object; use the checkpoint's own file", name_);
+  if (!config_.is_object()) throw config_error("{}: not a JSON object", name_);
 }
 
 std::optional<PreprocessorConfig> PreprocessorConfig::find_for_images(const std::filesystem::path& folder) {
@@ -74,8 +75,7 @@ image::ResampleFilter PreprocessorConfig::get_resample_filter(int64_t fallback) 
     case 3:
       return image::ResampleFilter::kBicubic;
     default:
-      throw data_error("{}: resample is {}; supported are 1 (Lanczos), 2 (bilinear) and 3 (bicubic)", name_,
-                       pil_resample);
+      throw data_error("{}: resample is {}; supported: 1 (Lanczos), 2 (bilinear), 3 (bicubic)", name_, pil_resample);
   }
 }
 
@@ -92,9 +92,8 @@ image::Normalization PreprocessorConfig::get_normalization(const ChannelValues& 
   const bool is_plausible = std::ranges::all_of(result.std, is_valid_scale) && is_valid_scale(result.rescale_factor) &&
                             std::ranges::all_of(result.mean, is_valid_shift);
   if (!is_plausible) {
-    throw data_error(
-        "{}: image_mean is [{}], image_std [{}], rescale_factor {}; the last two must be above 0, and all at most "
-        "{:g}: use the checkpoint's own file",
+    throw config_error(
+        "{}: image_mean is [{}], image_std [{}], rescale_factor {}; the last two must be above 0, and all at most {:g}",
         name_, fmt::join(result.mean, ", "), fmt::join(result.std, ", "), result.rescale_factor,
         kMaxNormalizationValue);
   }
@@ -111,6 +110,13 @@ void PreprocessorConfig::reject_other_keys(const std::set<std::string_view>& all
     throw data_error("{}: {} is {}, which is not supported; remove the key if it does not affect the pixels", name_,
                      key, io::make_json_excerpt(setting));
   }
+}
+
+UserError make_missing_image_config_error(const std::filesystem::path& folder) {
+  return data_error(
+      "{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json; copy the "
+      "checkpoint's file there",
+      folder.string());
 }
 
 void check_num_image_tokens(const std::filesystem::path& folder, const std::string& key, int64_t features) {

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <vector>
 
+#include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/image/resize.h"
@@ -62,8 +63,7 @@ class PreprocessorConfig {
       if (has_requested_type) return it->get<T>();
     } catch (const nlohmann::json::exception&) {
     }
-    throw data_error("{}: {} is {}, which has the wrong type; use the checkpoint's own file", name_, key,
-                     io::make_json_excerpt(*it));
+    throw config_error("{}: {} is {}, which has the wrong type", name_, key, io::make_json_excerpt(*it));
   }
 
   /// Returns `image_processor_type` (formerly `feature_extractor_type`) without a "Fast" suffix;
@@ -95,6 +95,9 @@ class PreprocessorConfig {
 /// image_mean and image_std of OpenAI's CLIP.
 inline constexpr PreprocessorConfig::ChannelValues kClipMean{0.48145466, 0.4578275, 0.40821073};
 inline constexpr PreprocessorConfig::ChannelValues kClipStd{0.26862954, 0.26130258, 0.27577711};
+
+/// Returns the error (kBadData) of a checkpoint in `folder` without settings of an image processor.
+UserError make_missing_image_config_error(const std::filesystem::path& folder);
 
 /// Throws UserError (kBadData) if the number of image tokens under `key` of
 /// `folder`/processor_config.json differs from `features`, the model's number of features per

@@ -47,7 +47,7 @@ std::unique_ptr<VisionLanguageModel> build_llava_model(const fs::path& folder) {
   const auto supported_model_types = llava::make_family().model_types;
   const auto types = find_family(config, folder).model_types;
   if (types != supported_model_types) {
-    throw usage_error("--text-model {}: is not a LLaVA (model_type {}); supported are {}", folder.string(),
+    throw usage_error("--text-model {}: is not a LLaVA (model_type {}); supported: {}", folder.string(),
                       config.value("model_type", types.empty() ? std::string("none") : std::string(types.front())),
                       fmt::join(supported_model_types, ", "));
   }

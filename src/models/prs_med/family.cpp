@@ -80,7 +80,7 @@ std::variant<TinyVitConfig, SamVitConfig> read_encoder_config(const json& encode
   encoder_config["image_size"] = image_size;
   if (type == "tiny_vit") return TinyVitConfig::from_json(encoder_config, source);
   if (type == "sam_vision_model") return SamVitConfig::from_json(encoder_config, source);
-  throw data_error("{}: mask encoder {} is not supported; tiny_vit and sam_vision_model are", source, type);
+  throw data_error("{}: mask encoder {} is not supported; supported: tiny_vit, sam_vision_model", source, type);
 }
 
 int64_t get_output_channels(const std::variant<TinyVitConfig, SamVitConfig>& encoder) {
@@ -93,7 +93,7 @@ Config Config::from_json(const json& json_config, const std::filesystem::path& f
   const std::string source = file + " (mask_config)";
   const auto mask_config = json_config.find("mask_config");
   if (mask_config == json_config.end() || !mask_config->is_object())
-    throw data_error("{}: has no section mask_config", file);
+    throw config_error("{}: has no section mask_config", file);
   Config config;
   config.llava_config = make_llava_config(json_config, folder);
   config.text_hidden_size = llava::Config::from_json(config.llava_config, folder).text.hidden_size;

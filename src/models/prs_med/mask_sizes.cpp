@@ -79,7 +79,7 @@ ordered_json read_config_sizes(const TensorSource& tensors) {
   const auto config = io::read_json(file);
   const auto type = io::get_or<std::string>(config, "model_type", "sam", file.string());
   if (type != "sam") {
-    throw data_error("{}: model_type {} is not a supported mask model; sam is", file.string(), type);
+    throw data_error("{}: model_type {} is not a supported mask model; supported: sam", file.string(), type);
   }
   const auto section = [&](const char* key) {
     nlohmann::json value = config.value(key, nlohmann::json::object());

@@ -47,8 +47,8 @@ LlamaConfig read_text_config(const json& text_config, const std::string& source)
   }
   LlamaConfig config = LlamaConfig::from_json(text, source);
   if (config.head_dim * config.num_heads != config.hidden_size) {
-    throw data_error("{}: hidden_size {} is not num_attention_heads {} heads of {} features", source,
-                     config.hidden_size, config.num_heads, config.head_dim);
+    throw config_error("{}: hidden_size {} is not num_attention_heads {} heads of {} features", source,
+                       config.hidden_size, config.num_heads, config.head_dim);
   }
   check_mrope_sections(sections, config.head_dim, source);
   config.rope.sections = sections;
@@ -62,8 +62,8 @@ VisionConfig read_qwen2_vision_config(const json& vision, const std::string& sou
   const auto ratio = io::get_or<double>(vision, "mlp_ratio", 4, source);
   const double width = static_cast<double>(config.hidden_size) * ratio;
   if (!(width >= 1 && width <= static_cast<double>(kMaxLayerWidth))) {
-    throw data_error("{}: mlp_ratio {} of embed_dim {} gives an invalid layer width; use the checkpoint's own file",
-                     source, ratio, config.hidden_size);
+    throw config_error("{}: mlp_ratio {} of embed_dim {} gives an invalid layer width", source, ratio,
+                       config.hidden_size);
   }
   config.intermediate_size = static_cast<int64_t>(width);
   config.out_hidden_size = io::get_or<int64_t>(vision, "hidden_size", config.out_hidden_size, source);
@@ -79,7 +79,7 @@ VisionConfig read_qwen2_5_vision_config(const json& vision, const std::string& s
   config.out_hidden_size = io::get_or<int64_t>(vision, "out_hidden_size", config.out_hidden_size, source);
   const auto activation = io::get_or<std::string>(vision, "hidden_act", "silu", source);
   if (activation != "silu") {
-    throw data_error("{}: hidden_act {} is not supported in a Qwen2.5-VL tower; silu is", source, activation);
+    throw data_error("{}: hidden_act {} is not supported in a Qwen2.5-VL tower; supported: silu", source, activation);
   }
   const auto full_attention_blocks =
       io::get_or<std::vector<int64_t>>(vision, "fullatt_block_indexes", {7, 15, 23, 31}, source);
@@ -87,8 +87,8 @@ VisionConfig read_qwen2_5_vision_config(const json& vision, const std::string& s
   const auto window = io::get_or<int64_t>(vision, "window_size", 112, source);
   config.tokens_per_window_side = window / std::max<int64_t>(config.pixels_per_token_side(), 1);
   if (*config.tokens_per_window_side < 1) {
-    throw data_error("{}: window_size {} is smaller than a token's side of {} pixels", source, window,
-                     config.pixels_per_token_side());
+    throw config_error("{}: window_size {} is smaller than a token's side of {} pixels", source, window,
+                       config.pixels_per_token_side());
   }
   return config;
 }
@@ -113,8 +113,8 @@ void check_mrope_sections(const std::vector<int64_t>& sections, int64_t head_dim
       std::ssize(sections) == data::kNumPositionAxes &&
       std::ranges::all_of(sections, [&](int64_t pairs) { return pairs >= 0 && pairs <= head_dim; });
   if (!is_plausible || std::accumulate(sections.begin(), sections.end(), int64_t{0}) != head_dim / 2) {
-    throw data_error("{}: mrope_section [{}] does not divide the {} pairs of a head among time, height and width",
-                     source, make_excerpt(fmt::format("{}", fmt::join(sections, ", "))), head_dim / 2);
+    throw config_error("{}: mrope_section [{}] does not divide the {} pairs of a head among time, height and width",
+                       source, make_excerpt(fmt::format("{}", fmt::join(sections, ", "))), head_dim / 2);
   }
 }
 
@@ -142,13 +142,13 @@ VisionConfig read_common_vision_config(const json& vision, const std::string& so
   config.temporal_patch_size = io::get_or<int64_t>(vision, "temporal_patch_size", config.temporal_patch_size, source);
   config.merge_size = read_size(vision, "spatial_merge_size", config.merge_size, kMaxImageSide, source);
   if (io::get_or<int64_t>(vision, "in_channels", 3, source) != 3) {
-    throw data_error("{}: in_channels must be 3", source);
+    throw config_error("{}: in_channels must be 3", source);
   }
   const json rope = get_section(vision, "rope_parameters", source);
   if (!rope.empty()) {
     config.rope_theta = read_number(rope, "rope_theta", config.rope_theta, kRopeThetaRange, source);
     const auto type = io::get_or<std::string>(rope, "rope_type", "axial", source);
-    if (type != "axial") throw data_error("{}: rope_type {} is not supported; axial is", source, type);
+    if (type != "axial") throw data_error("{}: rope_type {} is not supported; supported: axial", source, type);
   }
   return config;
 }
@@ -157,7 +157,7 @@ int64_t read_token_id(const json& config, const char* key, int64_t fallback, con
                       const std::string& source) {
   const auto id = io::get_or<int64_t>(config, key, fallback, source);
   if (id < 0 || id >= text.vocab_size) {
-    throw data_error("{}: {} {} is not in the vocabulary of {}", source, key, id, text.vocab_size);
+    throw config_error("{}: {} {} is not in the vocabulary of {}", source, key, id, text.vocab_size);
   }
   return id;
 }

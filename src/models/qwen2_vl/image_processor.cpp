@@ -28,7 +28,7 @@ int64_t read_size_edge(const PreprocessorConfig& file, const json& size, const c
   const auto it = size.find(key);
   if (it == size.end() || !it->is_number_integer()) {
     throw data_error(
-        "{}: size is {}; supported is {{\"shortest_edge\": PIXELS, \"longest_edge\": PIXELS}}, the minimum and maximum "
+        "{}: size is {}; supported: {{\"shortest_edge\": PIXELS, \"longest_edge\": PIXELS}}, the minimum and maximum "
         "number of pixels",
         file.name(), io::make_json_excerpt(size));
   }
@@ -128,10 +128,7 @@ PixelBudget limit_pixel_budget(PixelBudget budget, std::optional<int64_t> max_pi
 PixelSettings read_image_settings(const std::filesystem::path& folder, const VisionConfig& vision,
                                   std::optional<int64_t> max_pixels) {
   const auto file = PreprocessorConfig::find_for_images(folder);
-  if (!file) {
-    throw data_error("{}: has neither preprocessor_config.json nor a section image_processor in processor_config.json",
-                     folder.string());
-  }
+  if (!file) throw make_missing_image_config_error(folder);
   file->get_processor_type("Qwen2VLImageProcessor", {"Qwen2VLImageProcessor", "Qwen2_5_VLImageProcessor"});
   file->reject_other_keys(get_pixel_config_keys());
   PixelSettings settings = read_pixel_settings(*file, kDefaultImagePixelBudget, vision);

@@ -47,8 +47,8 @@ PreprocessorConfig load_video_config(const std::filesystem::path& folder, std::s
   auto processor_type = file.value<std::string>("video_processor_type", std::string(type));
   if (processor_type.ends_with("Fast")) processor_type.resize(processor_type.size() - 4);
   if (processor_type != type) {
-    throw data_error("{}: video_processor_type is {}, but this model needs {}; use the checkpoint's own file",
-                     file.name(), make_excerpt(processor_type), type);
+    throw config_error("{}: video_processor_type is {}, but this model needs {}", file.name(),
+                       make_excerpt(processor_type), type);
   }
   return file;
 }
@@ -66,9 +66,8 @@ std::set<std::string_view> get_video_config_keys() {
 void reject_fps_conflict(const FrameLimits& limits) {
   if (!limits.has_fps_conflict) return;
   throw data_error(
-      "the checkpoint's processor file has both num_frames ({}) and fps for videos, but transformers supports only "
-      "one; set the other to null there",
-      limits.num_frames.value_or(0));
+      "{}: has both num_frames ({}) and fps for videos, but transformers supports only one; set one of them to null",
+      limits.config_name, limits.num_frames.value_or(0));
 }
 
 void write_frame_sampling(nlohmann::ordered_json& settings, const FrameLimits& limits, double fps, int64_t max_frames) {
@@ -83,6 +82,7 @@ void write_frame_sampling(nlohmann::ordered_json& settings, const FrameLimits& l
 
 FrameLimits read_frame_limits(const PreprocessorConfig& file, FrameLimits limits, const VisionConfig& vision,
                               bool has_fps) {
+  limits.config_name = file.name();
   limits.min_frames = file.value("min_frames", limits.min_frames);
   limits.max_frames = file.value("max_frames", limits.max_frames);
   limits.limits_pixels_per_frame = file.value("cap_pixels_per_frame", limits.limits_pixels_per_frame);

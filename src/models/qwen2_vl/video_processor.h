@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -34,6 +35,7 @@ struct FrameLimits {
   std::optional<int64_t> num_frames{};   ///< per video, instead of a frame rate; nothing: data.video_fps decides
   int64_t max_listed_frames = 128;       ///< maximum per list of frames: data.video_max_frames
   bool has_fps_conflict = false;         ///< num_frames and fps are both set; transformers rejects all videos then
+  std::string config_name{};             ///< PreprocessorConfig::name() of the file
 };
 
 /// Throws UserError (kBadData) if limits.has_fps_conflict.

@@ -51,8 +51,8 @@ LlamaConfig read_text_config(const json& text_config, const std::string& source)
   qwen2_vl::check_mrope_sections(sections, config.head_dim, source);
   // Interleaved sections: height uses pairs 1, 4, 7 …, width 2, 5, 8 …; the last one must exist.
   if (data::kNumPositionAxes * std::max(sections[1], sections[2]) > config.head_dim / 2) {
-    throw data_error("{}: mrope_section [{}]: every third of {} pairs is too few for height and width", source,
-                     fmt::join(sections, ", "), config.head_dim / 2);
+    throw config_error("{}: mrope_section [{}]: every third of {} pairs is too few for height and width", source,
+                       fmt::join(sections, ", "), config.head_dim / 2);
   }
   config.rope.sections = sections;
   config.rope.is_mrope_interleaved = true;
@@ -64,8 +64,8 @@ int64_t read_position_table_side(const json& vision, const std::string& source) 
   const int64_t num_positions = read_size(vision, "num_position_embeddings", 2304, kMaxPositions, source);
   const auto side = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(num_positions))));
   if (side * side != num_positions) {
-    throw data_error("{}: num_position_embeddings {} is not a square, but the position table must be", source,
-                     num_positions);
+    throw config_error("{}: num_position_embeddings {} is not a square, but the position table must be", source,
+                       num_positions);
   }
   return side;
 }
@@ -91,11 +91,11 @@ VisionConfig read_vision_config(const json& vision, const LlamaConfig& text, con
   const auto& blocks = config.deepstack_block_indices;
   if (std::ranges::adjacent_find(blocks, std::greater_equal()) != blocks.end() ||
       (!blocks.empty() && (blocks.front() < 0 || blocks.back() >= config.num_blocks))) {
-    throw data_error("{}: deepstack_visual_indexes [{}] are not ascending blocks of the {} (depth)", source,
-                     fmt::join(blocks, ", "), config.num_blocks);
+    throw config_error("{}: deepstack_visual_indexes [{}] are not ascending blocks of the {} (depth)", source,
+                       fmt::join(blocks, ", "), config.num_blocks);
   }
   if (std::ssize(blocks) > text.num_layers) {
-    throw data_error(
+    throw config_error(
         "{}: deepstack_visual_indexes has {} blocks, but the text model has only {} blocks to add their features to",
         source, blocks.size(), text.num_layers);
   }

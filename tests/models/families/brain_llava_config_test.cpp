@@ -143,7 +143,7 @@ TEST(SyntheticVolumes, RequireAFamilyWithVolumes) {
   const parity::TemporaryFolder folder;
   write_preset_config("llava-1.5-7b", folder.path());
   EXPECT_THAT(get_error_message([&] { compute_sample_shape(folder.path(), {.volumes = 1}); }, ExitCode::kUsage),
-              AllOf(HasSubstr("a sample of 1 volume"), HasSubstr("brain_llava")));
+              AllOf(HasSubstr("--volumes: 1 volume in a sample"), HasSubstr("brain_llava")));
 }
 
 }  // namespace

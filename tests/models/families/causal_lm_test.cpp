@@ -110,7 +110,7 @@ TEST(CausalLmSamples, SyntheticSampleHasNoMedia) {
   EXPECT_EQ(compute_sample_shape(folder, {}).num_media(), 0);
   EXPECT_EQ(compute_sample_shape(folder, {.images = 0, .text_tokens = 2000}).tokens, 2000);
   EXPECT_THAT(get_error_message([&] { compute_sample_shape(folder, {.images = 2}); }, ExitCode::kUsage),
-              AllOf(HasSubstr("a sample of 2 images"), HasSubstr("no vision tower"), HasSubstr("--images")));
+              AllOf(HasSubstr("--images: 2 images in a sample"), HasSubstr("no vision tower")));
 }
 
 TEST(CausalLmModel, HasNoVisionTower) {

@@ -74,7 +74,7 @@ TEST(Gemma3Config, HasRopeForEachLayerTypeInBothFormats) {
   EXPECT_THAT(
       get_error({{"rope_scaling",
                   {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}}}}),
-      HasSubstr("full_attention is not supported; Gemma 3's is default or linear"));
+      HasSubstr("full_attention is not supported; supported: default, linear"));
 }
 
 TEST(Gemma3Config, RefusesUnsupportedKeys) {

@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Mistakes, ProcessorRefuses,
                                          ProcessorMistake{"Vocabulary",
                                                           "config.json",
                                                           [](auto& c) { c["text_config"]["vocab_size"] = 399; },
-                                                          {"vocab_size is 399", "400 tokens"}},
+                                                          {"vocab_size 399", "400 tokens"}},
                                          ProcessorMistake{
                                              "ProcessorType",
                                              "preprocessor_config.json",

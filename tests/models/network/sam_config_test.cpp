@@ -39,7 +39,7 @@ TEST(SamConfigTest, MlpWidthComesFromEitherKey) {
 }
 
 TEST(SamConfigTest, InvalidEncodersAreRefused) {
-  expect_bad_encoder({{"patch_size", 14}}, "patch_size 14 is not supported; it must be 16");
+  expect_bad_encoder({{"patch_size", 14}}, "patch_size 14 is not supported; supported: 16");
   expect_bad_encoder({{"image_size", 1000}}, "image_size 1000 is not a multiple of patch_size 16");
   expect_bad_encoder({{"num_attention_heads", 7}}, "not a multiple of num_attention_heads 7");
   expect_bad_encoder({{"num_hidden_layers", 11}}, "global_attn_indexes names layer 11");
