@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/tensor_fwd.h"
 #include "vlmtrain/data/order/sample_order.h"
 #include "vlmtrain/data/sample/sample_shape.h"
@@ -100,6 +101,10 @@ struct Workload {
 
 /// Returns the divisors of a positive number in ascending order.
 std::vector<int64_t> find_divisors(int64_t number);
+
+/// Returns the error (kUsage) of a micro-batch size that does not divide a rank's samples. Lists the
+/// sizes that do.
+UserError make_micro_batch_size_error(int64_t micro_batch_size, int64_t samples_per_rank, int64_t global_batch_size);
 
 /// Returns the number of steps to sample for Workload::sampled_steps: 4 to 48, fewer for large
 /// steps. REQUIRES: samples_per_step > 0.

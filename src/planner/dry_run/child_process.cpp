@@ -116,7 +116,7 @@ void exit_if_orphaned(pid_t parent_pid) {
 
 void exit_with_memory_error(int64_t bytes, int64_t max_bytes) {
   const std::string message = fmt::format(
-      "the dry run takes {} of this machine's memory, more than its limit of {}; check the model's configuration",
+      "the dry run takes {} of host memory, more than its limit of {}; check the sizes in the model's config.json",
       format_bytes(bytes), format_bytes(max_bytes));
   flockfile(stdout);  // never unlocked: nothing may follow this answer
   write_json_line(stdout, {{"error", {{"code", static_cast<int>(ExitCode::kFailed)}, {"message", message}}}});

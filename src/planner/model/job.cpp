@@ -1,11 +1,14 @@
 #include "vlmtrain/planner/job.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numeric>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/index/sample_index.h"
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/models/checkpoint.h"
@@ -46,9 +49,9 @@ int64_t Workload::samples_per_rank() const {
 
 void Workload::check_divisible() const {
   if (global_batch_size % world_size == 0) return;
-  throw usage_error(
-      "the global batch of {} {} cannot be divided equally among {} ranks; choose a multiple of the number of ranks",
-      global_batch_size, packing ? "packs" : "samples", world_size);
+  throw usage_error("{}: {} {} cannot be divided equally among {} ranks; choose a multiple of {}",
+                    keys::training::kGlobalBatchSize, global_batch_size, packing ? "packs" : "samples", world_size,
+                    world_size);
 }
 
 std::vector<int64_t> find_divisors(int64_t number) {
@@ -61,6 +64,12 @@ std::vector<int64_t> find_divisors(int64_t number) {
   }
   small_divisors.insert(small_divisors.end(), large_divisors.rbegin(), large_divisors.rend());
   return small_divisors;
+}
+
+UserError make_micro_batch_size_error(int64_t micro_batch_size, int64_t samples_per_rank, int64_t global_batch_size) {
+  return usage_error("{}: {} does not divide the {} samples per rank (global batch size {}); choose one of {}, or auto",
+                     keys::training::kMicroBatchSize, micro_batch_size, samples_per_rank, global_batch_size,
+                     fmt::join(find_divisors(samples_per_rank), ", "));
 }
 
 int64_t compute_num_sampled_steps(int64_t samples_per_step) {

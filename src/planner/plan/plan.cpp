@@ -29,11 +29,7 @@ void check_plan_request(const PlanRequest& request) {
   workload.check_divisible();
   const int64_t samples_per_rank = workload.samples_per_rank();
   if (constraints.micro_batch_size && samples_per_rank % *constraints.micro_batch_size != 0) {
-    throw usage_error(
-        "a micro-batch of {} does not divide the {} samples per rank of the global batch of {}; choose one of {}, or "
-        "auto",
-        *constraints.micro_batch_size, samples_per_rank, workload.global_batch_size,
-        fmt::join(find_divisors(samples_per_rank), ", "));
+    throw make_micro_batch_size_error(*constraints.micro_batch_size, samples_per_rank, workload.global_batch_size);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::planner {
@@ -25,12 +26,12 @@ UserError make_samples_too_large_error(const SampleBatch& batch, const StepConfi
   return UserError(
       ExitCode::kDoesNotFit,
       fmt::format(
-          "{} ({}, {} in {}{}) needs more than {} GB, more than any GPU has; use fewer or smaller "
-          "images{}",
-          is_single_sample ? "a sample" : fmt::format("a micro-batch of {} such samples", step_config.micro_batch_size),
-          pluralize(shape.tokens, "token"), data::describe_media(shape), pluralize(shape.pixel_rows, "tile"),
-          batch.first_sample_id.empty() ? "" : ", " + batch.first_sample_id, kUnlimitedBytes / 1'000'000'000,
-          is_single_sample ? " or shorter texts" : ", shorter texts or a smaller micro-batch"));
+          "{}: {}, {}{} need more than {} GB, more than any GPU has; lower {} or {}{}",
+          batch.first_sample_id.empty() ? "a sample" : "sample " + batch.first_sample_id,
+          pluralize(shape.tokens, "token"), data::describe_media(shape),
+          is_single_sample ? "" : fmt::format(" in a micro-batch of {} such samples", step_config.micro_batch_size),
+          kUnlimitedBytes / 1'000'000'000, keys::data::kMaxLength, keys::data::kImageMaxPixels,
+          is_single_sample ? "" : fmt::format(", or {}", keys::training::kMicroBatchSize)));
 }
 
 /// Returns the samples with `share` of their pixels and text tokens, 0 < share ≤ 1. The shapes

@@ -62,7 +62,8 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
       allow_auto(gigabytes_check));
   table.add_enum(
       keys::memory::kMode, options.mode, list_memory_modes(),
-      {.doc = "Share of that memory that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.",
+      {.doc =
+           "Share of the GPU or host memory that a plan keeps free: conservative 10 %, balanced 5 %, aggressive 2 %.",
        .resume = ResumeRule::kFree});
   const auto is_valid_recompute_option = [](const std::string& text) {
     static const std::regex block_counts_pattern("[0-9]{1,6}([+][0-9]{1,6}(/[0-9]{1,6})?)?");
@@ -104,7 +105,7 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
       keys::memory::kAllowSplits, options.allow_splits,
       {.doc =
            "If true, `training.micro_batch_size` may be too large for the largest samples: micro-batches that do not "
-           "fit are split, which does not change the result. Otherwise such a run is refused at the start.",
+           "fit are split, which does not change the result. If false, such a run stops with an error at the start.",
        .resume = ResumeRule::kFree});
   table.add(
       keys::memory::kLookAhead, options.look_ahead,

@@ -20,6 +20,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "vlmtrain/base/error.h"
@@ -30,6 +31,12 @@
 namespace vlmtrain::planner {
 
 namespace {
+
+/// Returns the error (kFailed) of a system call that was to `action`. Most of its causes are limits.
+UserError make_process_error(std::string_view action, int error) {
+  return run_error("cannot {}: {}; raise the limits of the process (ulimit -n, ulimit -u, ulimit -v)", action,
+                   std::strerror(error));
+}
 
 /// Environment variable of processes that run on a virtual GPU on purpose: after
 /// restart_on_virtual_gpu(), and dry-run processes.
@@ -179,7 +186,7 @@ void restart_on_virtual_gpu(const VirtualGpu& gpu) {
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), /*overwrite=*/1);
   }
   restart_program();
-  throw run_error("cannot restart this program on a virtual GPU: {}", std::strerror(errno));
+  throw make_process_error("restart this program on a virtual GPU", errno);
 }
 
 void check_no_stub_libraries() {
@@ -209,7 +216,7 @@ struct SocketPair {
 SocketPair make_socket_pair() {
   std::array<int, 2> sockets{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets.data()) != 0) {
-    throw run_error("cannot connect to a dry-run process: {}", std::strerror(errno));
+    throw make_process_error("connect to a dry-run process", errno);
   }
   return {sockets[0], sockets[1]};
 }
@@ -309,7 +316,7 @@ SpawnedChild spawn_child(const std::filesystem::path& program, size_t num_worker
   for (const int connection : child_fds) close(connection);
   if (error == 0) return child;
   for (const int connection : child.worker_fds) close(connection);
-  throw run_error("cannot start the dry-run process: {}", std::strerror(error));
+  throw make_process_error("start the dry-run process", error);
 }
 
 void pass_child_through_exec(const SpawnedChild& child) {

@@ -11,6 +11,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/planner/job.h"
 
 namespace vlmtrain::train {
 
@@ -124,10 +125,7 @@ void check_world_size(const Config& config, int64_t world_size) {
   }
   const auto& micro_batch_size = config.training.micro_batch_size;
   if (micro_batch_size && !config.data.packing && global_batch_size / world_size % *micro_batch_size != 0) {
-    throw usage_error(
-        "{}: {} does not divide the {} samples per rank ({} ranks, global batch size {}); choose a divisor, or auto",
-        keys::training::kMicroBatchSize, *micro_batch_size, global_batch_size / world_size, world_size,
-        global_batch_size);
+    throw planner::make_micro_batch_size_error(*micro_batch_size, global_batch_size / world_size, global_batch_size);
   }
   check_global_batch_tokens(config, world_size);
 }

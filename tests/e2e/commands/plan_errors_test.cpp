@@ -161,7 +161,8 @@ TEST_F(PlanCommandTest, RejectsInvalidSettings) {
     expect_error(arguments, 2, messages);
   };
   refused({"--global-batch", "0"}, {"training.global_batch_size: must be from 1 to 1000000, not 0"});
-  refused({"--micro-batch", "5", "--global-batch", "16"}, {"micro-batch of 5", "1, 2, 4, 8, 16, or auto"});
+  refused({"--micro-batch", "5", "--global-batch", "16"},
+          {"training.micro_batch_size: 5 does not divide", "1, 2, 4, 8, 16, or auto"});
   refused({"--world-size", "3", "--global-batch", "16"}, {"16 samples", "3 ranks"});
   refused({"--world-size", "0"}, {"--world-size"});
   refused({"--mode", "foo"}, {"memory.mode", "conservative, balanced, aggressive", "foo"});

@@ -120,7 +120,7 @@ TEST(ParentWatch, ExceedingTheMemoryLimitIsReported) {
   EXPECT_EQ(WEXITSTATUS(result.status), 5);
   const auto answer = nlohmann::json::parse(result.output);
   EXPECT_EQ(answer["error"]["code"], 5);
-  EXPECT_THAT(answer["error"]["message"].get<std::string>(), HasSubstr("of this machine's memory"));
+  EXPECT_THAT(answer["error"]["message"].get<std::string>(), HasSubstr("of host memory"));
 }
 
 }  // namespace

@@ -69,8 +69,9 @@ TEST_F(TinyPlanTest, StepTimeIsLinearInTheMicroBatches) {
 TEST_F(TinyPlanTest, AMicroBatchThatDoesNotDivideIsRejected) {
   PlanRequest invalid_request = request(48, 4);
   invalid_request.constraints.micro_batch_size = 5;
-  EXPECT_THAT(get_usage_error([&] { make_plan(invalid_request); }),
-              AllOf(HasSubstr("micro-batch of 5"), HasSubstr("12 samples"), HasSubstr("1, 2, 3, 4, 6, 12")));
+  EXPECT_THAT(
+      get_usage_error([&] { make_plan(invalid_request); }),
+      AllOf(HasSubstr("training.micro_batch_size: 5"), HasSubstr("12 samples"), HasSubstr("1, 2, 3, 4, 6, 12")));
   invalid_request.constraints.micro_batch_size = 24;
   EXPECT_THAT(get_usage_error([&] { make_plan(invalid_request); }), HasSubstr("1, 2, 3, 4, 6, 12"))
       << "more than a rank has";
