@@ -94,8 +94,8 @@ class Evaluator {
       if (!batch->empty()) score_samples(*batch);
     }
     if (result_.num_skipped_samples > 0 && result_.num_skipped_samples == records_.size()) {
-      throw data_error("{}: none of the {} samples can be used; the first: {}", keys::data::kEval, records_.size(),
-                       first_bad_sample_problem_);
+      throw data_error("{}: none of the {} samples can be used; correct the first problem: {}", keys::data::kEval,
+                       records_.size(), first_bad_sample_problem_);
     }
     report_dropped_samples();
     result_.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -261,12 +261,12 @@ class Evaluator {
     constexpr size_t kMaxReportedIds = 5;
     const auto reported_ids =
         std::span(dropped_sample_ids_).first(std::min(kMaxReportedIds, dropped_sample_ids_.size()));
-    report_event(
-        report::EventKind::kAnomaly,
-        fmt::format("evaluation: {} dropped, since memory does not suffice for {} even alone: {}{}",
-                    pluralize(result_.num_dropped_samples, "sample"), dropped_sample_ids_.size() == 1 ? "it" : "them",
-                    fmt::join(reported_ids, ", "), dropped_sample_ids_.size() > kMaxReportedIds ? ", …" : ""),
-        dropped_sample_ids_);
+    report_event(report::EventKind::kAnomaly,
+                 fmt::format("evaluation: {} dropped, because each exceeds memory even alone: {}{}; lower {} or {}",
+                             pluralize(result_.num_dropped_samples, "sample"), fmt::join(reported_ids, ", "),
+                             dropped_sample_ids_.size() > kMaxReportedIds ? ", …" : "", keys::data::kMaxLength,
+                             keys::data::kImageMaxPixels),
+                 dropped_sample_ids_);
   }
 
   void score_answer(const data::Sample& sample, const std::vector<int64_t>& answer_ids,

@@ -267,7 +267,7 @@ TEST(InspectionTest, ReportsWhatLimitsPacks) {
   inspection.largest_pack_sample_ids = {"p1", "p2"};
   EXPECT_THAT(format_inspection(inspection, {.width = 1000}),
               AllOf(ContainsRegex("tokens +4,096   50.0 % +1\n"), ContainsRegex("images +18  100.0 % +9\n"),
-                    HasSubstr("10 packs in the first epoch. Most tiles in one pack: 90, in the pack of p1, p2")));
+                    HasSubstr("10 packs in the first epoch. The largest pack has 90 tiles: samples p1, p2.")));
   EXPECT_EQ(inspection.to_json()["packs"]["bound_by"].dump(), R"({"tokens":1,"images":9,"tiles":0})");
 }
 

@@ -70,10 +70,10 @@ TEST(RunReportTest, FilesThatAreDamagedAreReported) {
   run.write("ledger.json", "[]");
   const std::string folder = run.path().string();
   EXPECT_THAT(write_run_report(run.path()),
-              ElementsAre(folder + "/metrics.jsonl: 2 lines are damaged, the first is line 3; the page lacks them",
-                          folder + "/events.jsonl: line 2 is damaged; the page lacks it",
-                          folder + "/plan.json: is not a JSON object; the page lacks it",
-                          folder + "/ledger.json: is not a JSON object; the page lacks it"));
+              ElementsAre(folder + "/metrics.jsonl: 2 lines are damaged, the first is line 3; the report omits them",
+                          folder + "/events.jsonl: line 2 is damaged; the report omits it",
+                          folder + "/plan.json: is not a JSON object; the report omits it",
+                          folder + "/ledger.json: is not a JSON object; the report omits it"));
   EXPECT_EQ(render_and_parse(run)["summary"]["step"], 4);
 }
 
@@ -84,7 +84,7 @@ TEST(RunReportTest, FilesThatCannotBeOpenedAreReported) {
     std::filesystem::create_symlink(name, run.path() / name);  // a link to itself, which no user can open
   }
   EXPECT_THAT(write_run_report(run.path()),
-              ElementsAre(AllOf(HasSubstr("metrics.jsonl: cannot be read ("), HasSubstr("the page lacks it")),
+              ElementsAre(AllOf(HasSubstr("metrics.jsonl: cannot be read ("), HasSubstr("the report omits it")),
                           HasSubstr("predictions.jsonl: cannot be read (")));
   if (geteuid() == 0) return;  // root may read each file
   std::filesystem::remove(run.path() / "metrics.jsonl");

@@ -30,8 +30,8 @@ class JsonLinesFollower {
   /// (kBadData) if the path is not a regular file.
   void read(const std::function<void(const nlohmann::json& object)>& callback);
 
-  /// Returns why the page lacks lines of the file, such as "runs/a/metrics.jsonl: line 7 is
-  /// damaged; the page lacks it"; empty if read() has read all of its complete lines.
+  /// Returns why a report omits lines of the file, such as "runs/a/metrics.jsonl: line 7 is damaged;
+  /// the report omits it"; empty if read() has read all of its complete lines.
   std::string describe_problem() const;
 
   /// Returns whether the file was replaced, removed or truncated after the last read(), so that the

@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace vlmtrain::report {
@@ -131,6 +132,9 @@ struct StepMetrics {
   double tokens_per_second() const { return step_seconds > 0 ? static_cast<double>(tokens) / step_seconds : 0; }
   std::string to_json_line() const;
 };
+
+/// Appends `data` to the file at `path` and flushes it. Throws UserError (kFailed) if that fails.
+void append_to_log_file(std::ofstream& file, std::string_view data, const std::filesystem::path& path);
 
 /// A writer of a file of JSON lines with a key "step" each. Flushes after each line. A run that
 /// resumes at step N first drops the later lines, which the interrupted run wrote after its last

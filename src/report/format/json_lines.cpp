@@ -24,7 +24,7 @@ void JsonLinesFollower::read(const std::function<void(const nlohmann::json& obje
     return;
   }
   if (const auto kind = describe_non_regular_file(path_); !kind.empty()) {
-    throw data_error("{} is {}; replace it with a regular file", path_.string(), kind);
+    throw data_error("{}: is {}; replace it with a regular file", path_.string(), kind);
   }
   if (status.st_size <= read_offset_) return;
   inode_ = status.st_ino;
@@ -49,11 +49,12 @@ void JsonLinesFollower::read(const std::function<void(const nlohmann::json& obje
 
 std::string JsonLinesFollower::describe_problem() const {
   const std::string file = to_printable(path_.string());
-  if (!open_error_.empty()) return fmt::format("{}: cannot be read ({}); the page lacks it", file, open_error_);
+  if (!open_error_.empty())
+    return fmt::format("{}: cannot be read ({}), so the report omits it; check its permissions", file, open_error_);
   if (num_damaged_lines_ == 0) return {};
   if (num_damaged_lines_ == 1)
-    return fmt::format("{}: line {} is damaged; the page lacks it", file, first_damaged_line_);
-  return fmt::format("{}: {} lines are damaged, the first is line {}; the page lacks them", file, num_damaged_lines_,
+    return fmt::format("{}: line {} is damaged; the report omits it", file, first_damaged_line_);
+  return fmt::format("{}: {} lines are damaged, the first is line {}; the report omits them", file, num_damaged_lines_,
                      first_damaged_line_);
 }
 

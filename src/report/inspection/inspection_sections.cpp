@@ -141,12 +141,12 @@ class SectionBuilder {
               source.num_usable_samples, source.num_shrunk_samples, source.num_samples_without_media);
     }
     add_table("Sources", std::move(sources));
-    Table mixture{.headers = {"drawn from", "share", "usable", "epochs"}};
+    Table mixture{.headers = {"source or task", "share", "usable", "epochs"}};
     for (const auto& source : inspection_.mixture_sources) {
       add_row(mixture, source.name, fmt::format("{:.1f} %", 100 * source.share), source.num_usable_samples,
               fmt::format("{:.3g}", source.epochs));
     }
-    add_table("Drawn by shares", std::move(mixture));
+    add_table("Shares", std::move(mixture));
     if (inspection_.tasks.size() < 2) return;
     Table tasks{.headers = {"task", "samples", "tokens", "label tokens"}};
     for (const auto& task : inspection_.tasks) {
@@ -208,8 +208,8 @@ class SectionBuilder {
       add_row(limit_table, rows, *limits.max_tiles, "", packs.num_packs_at_tile_limit);
     }
     add_table("Packs", std::move(limit_table),
-              {fmt::format("{} in the first epoch. Most {} in one pack: {}, in the pack of {}.",
-                           pluralize(packs.fill.num_packs, "pack"), rows, format_with_commas(packs.fill.max_tiles),
+              {fmt::format("{} in the first epoch. The largest pack has {} {}: samples {}.",
+                           pluralize(packs.fill.num_packs, "pack"), format_with_commas(packs.fill.max_tiles), rows,
                            join(inspection_.largest_pack_sample_ids))});
     std::vector<int64_t> tokens, images, tiles;
     for (const auto& pack : packs.pack_sizes) {
@@ -262,7 +262,8 @@ class SectionBuilder {
   }
 
   void add_shrunk_samples() {
-    Table table{.headers = {"sample", "tokens", "before", "size", "before"}, .max_terminal_rows = kMaxTerminalEntries};
+    Table table{.headers = {"sample", "tokens", "tokens before", "size", "size before"},
+                .max_terminal_rows = kMaxTerminalEntries};
     for (const auto& sample : ledger_["shrunk"]["each"]) {
       add_row(table, sample["id"].get<std::string>(), sample["tokens"][1].get<int64_t>(),
               sample["tokens"][0].get<int64_t>(), format_pixels(sample["pixels"][1]),
@@ -311,7 +312,7 @@ class SectionBuilder {
     sections_.push_back(
         {.title = "Repeated ids",
          .notes = {fmt::format(
-             "{} {} by several samples{}{}; the ledger distinguishes them by index, --record uses the first",
+             "{} {} by several samples{}{}; the ledger distinguishes them by index; --record uses the first",
              pluralize(inspection_.num_repeated_ids, "id"), is_single_id ? "is shared" : "are shared",
              is_single_id ? ", " : ", the first is ", inspection_.first_repeated_id)}});
   }

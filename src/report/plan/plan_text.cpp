@@ -287,8 +287,8 @@ std::string format_savings_table(const std::vector<planner::SavingsRow>& rows, c
   writer.add_heading("Memory by saving option (each row includes the options above it)");
   writer.add_table(table);
   writer.add_note(
-      fmt::format("1 sample: micro-batches of one sample, or of {} if set; all blocks recomputed from the "
-                  "recomputation row on. Memory is from dry runs; times are predicted for a whole step.",
+      fmt::format("Column \"1 sample\": micro-batches of one sample, or of {} if set. From the row \"recomputation\" "
+                  "down, all blocks are recomputed. Memory is from dry runs; times are predicted for a whole step.",
                   keys::training::kMicroBatchSize));
   return writer.text();
 }

@@ -1,8 +1,10 @@
 #include "vlmtrain/report/metrics.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <system_error>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
@@ -142,6 +144,13 @@ std::string StepMetrics::to_json_line() const {
   return io::to_json_string(json);
 }
 
+void append_to_log_file(std::ofstream& file, std::string_view data, const std::filesystem::path& path) {
+  file.write(data.data(), std::ssize(data)).flush();
+  if (file) return;
+  throw run_error("{}: cannot be written ({}); free disk space, or check the file system", path.string(),
+                  std::generic_category().message(errno));
+}
+
 StepLog::StepLog(std::filesystem::path path, int64_t resumed_step) : path_(std::move(path)) {
   io::write_file(path_, std::filesystem::exists(path_) ? read_lines_until_step(path_, resumed_step) : "");
   file_.open(path_, std::ios::app);
@@ -159,8 +168,7 @@ void StepLog::set_line_field(int64_t step, const std::string& key, const std::st
 }
 
 void StepLog::append(const std::string& json_line) {
-  file_ << json_line << '\n' << std::flush;
-  if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
+  append_to_log_file(file_, json_line + '\n', path_);
 }
 
 const char* to_string(EventKind kind) {

@@ -84,11 +84,11 @@ class CachedFile {
     return parsed_content_;
   }
 
-  /// Returns why the page lacks the file; empty if value() has read it or it does not exist.
+  /// Returns why the report omits the file; empty if value() has read it or it does not exist.
   std::string describe_problem() const {
     if (!read_error_.empty()) return read_error_;
     return modified_time_ > 0 && parsed_content_.is_null()
-               ? fmt::format("{}: is not a JSON object; the page lacks it", to_printable(path_.string()))
+               ? fmt::format("{}: is not a JSON object; the report omits it", to_printable(path_.string()))
                : "";
   }
 
@@ -98,7 +98,7 @@ class CachedFile {
       parsed_content_ = parse_function_(io::read_file(path_));
     } catch (const UserError& error) {
       if (!describe_non_regular_file(path_).empty()) throw;
-      read_error_ = fmt::format("{}; the page lacks it", error.what());
+      read_error_ = fmt::format("{}; the report omits it", error.what());
     }
   }
 

@@ -60,9 +60,7 @@ TensorBoardWriter::TensorBoardWriter(const std::filesystem::path& folder, int64_
 }
 
 void TensorBoardWriter::append(const std::string& event) {
-  const std::string record = make_framed_event(event);
-  file_.write(record.data(), std::ssize(record)).flush();
-  if (!file_) throw run_error("{}: cannot be written; is the disk full?", path_.string());
+  append_to_log_file(file_, make_framed_event(event), path_);
 }
 
 void TensorBoardWriter::add_scalars(int64_t step, const std::map<std::string, double>& values_by_tag) {
