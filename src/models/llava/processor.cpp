@@ -23,7 +23,7 @@ constexpr ChannelValues kSiglipMeanAndStd{0.5, 0.5, 0.5};
 
 [[noreturn]] void throw_invalid_size_error(const PreprocessorConfig& config, const char* key, const json& value) {
   throw data_error(
-      "{}: {} is {}; supported are a number of pixels, {{\"shortest_edge\": PIXELS}} and {{\"height\": PIXELS, "
+      "{}: {} is {}; supported: a number of pixels, {{\"shortest_edge\": PIXELS}} and {{\"height\": PIXELS, "
       "\"width\": PIXELS}}",
       config.name(), key, io::make_json_excerpt(value));
 }
