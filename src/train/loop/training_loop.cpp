@@ -54,11 +54,7 @@ TrainingLoop::TrainingLoop(const Config& config, at::Device device, const RankGr
       ranks_(ranks),
       run_(config, device, ranks),
       epoch_progress_(run_.ledger, *run_.order) {
-  if (const auto difference = ranks.find_difference(std::to_string(run_.state.step))) {
-    throw usage_error(
-        "{}: {} a checkpoint of step {}, but rank 0 has one of step {}; set it to a folder that all share",
-        keys::output::kDir, difference->ranks, difference->value, difference->value_0);
-  }
+  ranks.check_same_start(run_.state.step);
   if (const auto& shard = run_.training->optimizer.shard(); !shard.covers_all() && shard.count < ranks.world_size()) {
     ranks.set_shard_group_size(shard.count);
   }

@@ -162,6 +162,13 @@ std::optional<RankGroup::Difference> RankGroup::find_difference(const std::strin
                     .value_0 = values.front()};
 }
 
+void RankGroup::check_same_start(int64_t step) const {
+  const auto difference = find_difference(std::to_string(step));
+  if (!difference) return;
+  throw usage_error("{}: {} a checkpoint of step {}, but rank 0 has one of step {}; set it to a folder that all share",
+                    keys::output::kDir, difference->ranks, difference->value, difference->value_0);
+}
+
 bool RankGroup::any_rank_stops(bool stops) const {
   if (is_single_process()) return stops;
   const auto values = consensus_->all_gather_strings(

@@ -111,6 +111,9 @@ class RankGroup {
   /// Compares `value` with rank 0's. Returns the same on all ranks: nothing if all values are equal.
   /// A collective.
   std::optional<Difference> find_difference(const std::string& value) const;
+  /// Throws UserError (kUsage) unless all ranks start after the same `step`, which they read in
+  /// output.dir. A collective.
+  void check_same_start(int64_t step) const;
 
   /// Sets the number of ranks that hold one copy of the sharded state
   /// (distributed::DistributedContext). Does nothing for a single process. REQUIRES: connect() was
