@@ -194,8 +194,7 @@ class DistributedContext::Impl {
       throw UserError(failure->code, failure->format_message());
     throw run_error(
         "rank {}: the connection to another rank broke: {}; check the logs of the other ranks, then run the same "
-        "command "
-        "to resume",
+        "command to resume",
         launch_info_.rank, error.what());
   }
 

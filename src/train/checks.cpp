@@ -157,8 +157,7 @@ void check_no_unrelated_files(const fs::path& folder) {
     if (!fs::is_regular_file(folder / name, ignored_error)) continue;
     throw usage_error(
         "{}: {} contains {}, which a run would overwrite, and has no run.lock of an earlier run; choose another "
-        "folder, "
-        "or move the file away",
+        "folder, or move the file away",
         keys::output::kDir, folder.string(), name);
   }
 }

@@ -61,8 +61,7 @@ void PresetFolder::check_has_tokenizer() const {
   if (std::filesystem::exists(folder_.path() / "tokenizer.json")) return;
   throw usage_error(
       "preset {} has no tokenizer for {}; give the tokenizer.json of {} with --tokenizer FILE, or a checkpoint folder "
-      "as "
-      "{}. Or describe the samples, such as --images 1 --text-tokens 256",
+      "as {}. Or describe the samples, such as --images 1 --text-tokens 256",
       preset_name_, keys::data::kTrain, models::get_tokenizer_source(preset_name_), keys::model::kPath);
 }
 

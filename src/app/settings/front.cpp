@@ -90,8 +90,7 @@ void exec_core(char** argv) {
   execv(core_program.c_str(), argv);
   throw run_error(
       "{}: cannot be started: {}; it must be in the folder of vlmtrain: build both (cmake --build --preset release), "
-      "or "
-      "copy it there",
+      "or copy it there",
       core_program.string(), std::strerror(errno));
 }
 

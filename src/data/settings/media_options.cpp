@@ -162,8 +162,7 @@ void declare_options(OptionTable& table, VolumeOptions& options) {
       fmt::format("must be auto, a number of voxels from 8 to {}, or three such numbers, towards right, front and top",
                   kMaxVoxelsPerAxis),
       {.doc = "Size in voxels of the grid that volumes are resampled to: one number, or three, towards the subject's "
-              "right, "
-              "front and top. auto: the size that the model was made for.",
+              "right, front and top. auto: the size that the model was made for.",
        .resume = ResumeRule::kIfRequested,
        .unit = "voxels"});
   add_axes_option<double>(
@@ -171,8 +170,7 @@ void declare_options(OptionTable& table, VolumeOptions& options) {
       [](double spacing) { return spacing >= kMinSpacingMm && spacing <= kMaxSpacingMm; },
       fmt::format("must be auto, a number of mm from {} to {}, or three such numbers", kMinSpacingMm, kMaxSpacingMm),
       {.doc = "Voxel spacing in millimeters. Voxels beyond data.volume.size are then cropped, and missing ones are "
-              "padded with "
-              "0. auto: the whole field of view is resampled to that size, whatever its spacing.",
+              "padded with 0. auto: the whole field of view is resampled to that size, whatever its spacing.",
        .resume = ResumeRule::kIfRequested,
        .unit = "mm"});
   table.add_enum(
@@ -184,9 +182,8 @@ void declare_options(OptionTable& table, VolumeOptions& options) {
        {"none", VolumeNormalization::kNone}},
       {.doc =
            "Normalization of voxel values. zscore: mean 0 and standard deviation 1 over all voxels. zscore_foreground: "
-           "the "
-           "same over the voxels that are not 0. percentile: data.volume.percentiles are mapped to 0 and 1, and values "
-           "beyond them are clipped. window: the same with data.volume.window, for CT.",
+           "the same over the voxels that are not 0. percentile: data.volume.percentiles are mapped to 0 and 1, and "
+           "values beyond them are clipped. window: the same with data.volume.window, for CT.",
        .resume = ResumeRule::kIfRequested});
   table.add_structured_option(
       keys::data::kVolumePercentiles, "list (of two floats)", [&options] { return ordered_json(options.percentiles); },

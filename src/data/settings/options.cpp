@@ -118,8 +118,8 @@ void declare_options(OptionTable& table, DataOptions& options) {
       keys::data::kCurriculum, options.curriculum,
       {{"none", Curriculum::kNone}, {"length", Curriculum::kLength}, {"images", Curriculum::kImages}},
       {.doc = "Order of the first epoch. length: short samples first. images: samples with few images first. The epoch "
-              "goes "
-              "through the samples in 16 stages, in random order within each. none, and later epochs: random order.",
+              "goes through the samples in 16 stages, in random order within each. none, and later epochs: random "
+              "order.",
        .resume = ResumeRule::kIfRequested});
   table.add(
       keys::data::kEval, options.eval,
@@ -240,10 +240,9 @@ void declare_options(OptionTable& table, DataOptions& options) {
   table.add(
       keys::data::kAugment, options.augment,
       {.doc = "Random augmentation of images with their masks and boxes during training. `{flip: 0.5, rotation: 10, "
-              "brightness: 0.2}` "
-              "mirrors half of the images left to right, rotates each by up to 10 degrees either way and makes it up "
-              "to 20 % "
-              "brighter or darker. Empty: none. Texts are not changed: omit flip if texts mention left or right.",
+              "brightness: 0.2}` mirrors half of the images left to right, rotates each by up to 10 degrees either way "
+              "and makes it up to 20 % brighter or darker. Empty: none. Texts are not changed: omit flip if texts "
+              "mention left or right.",
        .resume = ResumeRule::kIfRequested},
       make_augment_check());
   table.add(

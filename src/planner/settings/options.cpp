@@ -74,8 +74,7 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
       {.doc = "Number of blocks whose activations are recomputed in the backward pass instead of kept (activation "
               "checkpointing). One number applies to the vision tower and the language model each; `V+L` sets V and L. "
               "`V+L/A`: A of the L blocks keep their attention outputs, which are not recomputed. `auto`: the fastest "
-              "setting "
-              "that fits.",
+              "setting that fits.",
        .resume = ResumeRule::kFree,
        .hints = {{.names = {"gradient_checkpointing", "use_gradient_checkpointing", "activation_checkpointing",
                             "grad_checkpoint", "use_reentrant_gc", "vit_gradient_checkpointing"},

@@ -48,8 +48,7 @@ void check_samples_reach_trained_parts(const Config& config, const nn::Parameter
   if (has_media || is_component_trained(parameters, nn::Component::kLanguageModel)) return;
   throw usage_error(
       "{}: trains only {}, but no sample of {} has an image, video or volume, so no weight gets a gradient; train "
-      "another "
-      "part, or check the data with vlmtrain inspect",
+      "another part, or check the data with vlmtrain inspect",
       config.lora.rank > 0 ? keys::lora::kTargetModules : keys::model::kFreezeLanguageModel,
       describe_trained_parts(parameters), config.data.train.name());
 }

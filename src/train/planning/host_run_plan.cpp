@@ -92,8 +92,7 @@ std::string format_insufficient_memory_error(const Plan& plan) {
       std::llround(static_cast<double>(plan.total_bytes()) / (1 - plan.limit.margin_percent / 100));
   std::string text = fmt::format(
       "{}: {} does not fit in host memory: a step needs at least {}, and this process may use {}. The step has {}, "
-      "with "
-      "{}; its tensors take {}, everything else {}",
+      "with {}; its tensors take {}, everything else {}",
       keys::model::kPath, plan.model, format_gigabytes(plan.total_bytes()), describe_memory_limit(plan.limit),
       describe_step_config(plan.best_estimate.step_config, plan), describe_largest_sample(plan.worst_batch),
       format_gigabytes(plan.peaks().allocated_bytes),
@@ -185,8 +184,7 @@ void HostRunPlan::make_plan(const Config& config, PlanRequest request, const Mem
   } catch (const std::exception& error) {
     spdlog::warn(
         "host memory: planning failed ({}); the run uses single samples and full recomputation, unless {} or {} is "
-        "set. "
-        "Steps that need more than {} are split",
+        "set. Steps that need more than {} are split",
         get_first_line(error.what()), keys::training::kMicroBatchSize, keys::memory::kRecompute,
         format_gigabytes(limit.allowed_bytes));
     // More blocks than any model has, since the model is not built yet.

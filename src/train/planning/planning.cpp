@@ -240,8 +240,7 @@ PlannedEvaluation plan_evaluation(const Config& config, const std::filesystem::p
     if (!plan.fits) {
       spdlog::warn(
           "evaluation: the largest samples may not fit into memory in batches of {}; batches that do not fit are "
-          "split, "
-          "and single samples that do not fit are dropped",
+          "split, and single samples that do not fit are dropped",
           plan.batch_size);
     }
   } catch (const std::exception& error) {

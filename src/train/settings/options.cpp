@@ -119,8 +119,7 @@ void declare_options(OptionTable& table, LoraOptions& options) {
             in_half_open_range(0.0, 1.0));
   table.add(keys::lora::kTargetModules, options.target_modules,
             {.doc = "Linears that get adapters. Each entry is `all-linear` (all but the output projection), the end of "
-                    "a path by "
-                    "whole names (`q_proj`, `mlp.fc1`), or a regular expression for the whole path "
+                    "a path by whole names (`q_proj`, `mlp.fc1`), or a regular expression for the whole path "
                     "(`.*text_model.*(q\\|v)_proj`).",
              .resume = ResumeRule::kNever,
              .hints = {{.names = {"lora_target", "lora_target_modules", "lora_namespan_exclude", "vision_lora",
