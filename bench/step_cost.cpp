@@ -1,5 +1,5 @@
 // Counts the cost of a step of a Python process on the virtual GPU with the planner's recorder
-// (src/planner/cost_recorder.h), so that bench/compare_transformers.py counts both sides with the
+// (src/planner/dry_run/cost_recorder.h), so that bench/compare_transformers.py counts both sides with the
 // same code. A library for ctypes that needs the PyTorch it was built with; bench/peer_step.py
 // loads it after torch.
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that every file that README.md and docs/**/*.md mention, in backticks or as a link, exists, and every test (`Suite.Test`).
+"""Checks that named files exist: in README.md and docs/**/*.md those in backticks and links, and every test (`Suite.Test`);
+in sources those with a path from the root. A line that says "at commit" names a file of that commit.
 
     doc_paths.py CHECKOUT
 """
@@ -10,6 +11,8 @@ import sys
 from prose import list_pages
 
 NAMED = re.compile(r"`((?:src|include|tests|docs|scripts|bench|configs|cmake|packaging)/[\w./-]*[\w])`|\]\((?!https?:)([^)#]+)[^)]*\)")
+IN_SOURCE = re.compile(r"(?<![\w./-])((?:src|include|tests|docs|scripts|bench|configs|cmake|packaging)/[\w./-]*\.(?:h|cpp|cu|py|sh|md|cmake|json|tsv))\b")
+SOURCES = {".h", ".cpp", ".cu", ".py", ".sh", ".cmake"}
 TEST_NAME = re.compile(r"`([A-Z]\w+\.[A-Z]\w+)`")
 DEFINED_TEST = re.compile(r"\bTEST(?:_[FP])?\((\w+),\s*(\w+)\)")
 
@@ -27,6 +30,21 @@ def missing(root: pathlib.Path) -> list[str]:
             if not path.exists():
                 result.append(f"{document.relative_to(root)}: {in_backticks or linked} does not exist")
         result += [f"{document.relative_to(root)}: no test is named {name}" for name in TEST_NAME.findall(document.read_text()) if name not in tests]
+    return result + missing_in_sources(root)
+
+
+def missing_in_sources(root: pathlib.Path) -> list[str]:
+    result = []
+    for folder in ("src", "include", "tests", "bench", "scripts", "cmake"):
+        for file in sorted((root / folder).rglob("*")):
+            name = str(file.relative_to(root))
+            # Scripts in tests/ name files that they make, and one script a file of llama.cpp.
+            if file.suffix not in SOURCES or file.match("tests/*.py") or name == "scripts/real_weights/gemma3.py":
+                continue
+            for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
+                paths = [] if "http" in line or "at commit" in line else IN_SOURCE.findall(line)
+                # NAME and the like are placeholders.
+                result += [f"{name}:{number}: {path} does not exist" for path in paths if not (root / path).exists() and not re.search(r"/[A-Z]+\.", path)]
     return result
 
 

@@ -7,7 +7,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const auto& record : vlmtrain::io::read_dataset(file.path())) {
       if (vlmtrain::to_printable(record.id) != record.id || vlmtrain::to_printable(record.task) != record.task)
         std::abort();
-      if (record.location.empty() || (record.problem.empty() && record.turns.size() < 2)) std::abort();
+      const size_t min_turns = record.is_document() ? 1 : 2;
+      if (record.location.empty() || (record.problem.empty() && record.turns.size() < min_turns)) std::abort();
       for (const auto& image : record.images) {
         if (record.problem.empty() && image.path.find('\0') != std::string::npos) std::abort();
       }

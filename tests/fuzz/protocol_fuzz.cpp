@@ -16,6 +16,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   };
   check_round_trip("job", vlmtrain::planner::Job{});
   check_round_trip("request", vlmtrain::planner::DryRunRequest{});
-  check_round_trip("twin_step", vlmtrain::planner::LookAheadStep{});
+  check_round_trip("look_ahead_step", vlmtrain::planner::LookAheadStep{});
   return 0;
 }

@@ -64,7 +64,7 @@ TEST(Resize, MatchesAten) {
 }
 
 /// Pillow's weights are only more precise than ATen's. Its exact bytes are in the goldens of
-/// tests/models/nanovlm_test.cpp.
+/// tests/models/families/nanovlm_test.cpp.
 TEST(Resize, PillowDiffersFromAtenByAtMostOneByte) {
   for (const ResampleFilter filter : {ResampleFilter::kBilinear, ResampleFilter::kBicubic}) {
     const at::Tensor image = make_noise(61, 83, 4);

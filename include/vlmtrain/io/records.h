@@ -110,7 +110,7 @@ class ConcatRecords final : public Records {
 /// - a JSON array of records, or JSON Lines (one record per line; blank lines are skipped);
 /// - Parquet with one record per row, and images as bytes or paths, read by a plug-in (row_file.h);
 /// - a WebDataset tar: the members a.json, a.txt, a.jpg, a.0.png, a.mp4 … are the record "a"
-///   (dataset/tar_records.h).
+///   (dataset/record_files.h).
 ///
 /// Formats of records:
 ///   LLaVA      {"image": "a.jpg" or [...],
@@ -138,7 +138,7 @@ class ConcatRecords final : public Records {
 ///   become strings.
 /// - Keys that are not read: a key that would change what is learned is a problem of the record.
 ///   Other keys are ignored, with a notice unless they are known to be harmless
-///   (record/key_rules.h).
+///   (record/keys/key_rules.h).
 ///
 /// A record that cannot be used has a `problem`; other records can still be read. Media files are
 /// not opened. Throws data_error if a file cannot be read, or, with line and column, if a JSON

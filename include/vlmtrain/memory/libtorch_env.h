@@ -25,7 +25,7 @@ void ignore_libtorch_env_settings();
 
 /// Environment variable that limits the bytes that PyTorch's CUDA allocator may reserve. The
 /// planner and the look-ahead ignore it, so the GPU is smaller than they assume. Used by tests and
-/// scripts/gpu_truth.py. open_device() and limit_reserved_bytes() apply it.
+/// scripts/gpu_queue. open_device() and limit_reserved_bytes() apply it.
 inline constexpr const char* kReservedLimitVariable = "VLMTRAIN_RESERVED_LIMIT_BYTES";
 
 }  // namespace vlmtrain::memory

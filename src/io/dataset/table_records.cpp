@@ -26,7 +26,7 @@ namespace vlmtrain::io {
 
 namespace {
 
-/// Names of columns that are read in addition to kRenamableColumns (record_columns.cpp).
+/// Names of columns that are read in addition to kRenamableColumns (vlmtrain/io/record.h).
 constexpr auto kAdditionalColumns = std::to_array<std::string_view>(
     {"conversations", "texts", "instruction", "input", "output", "history", "tools", "answer_type"});
 

@@ -42,7 +42,7 @@ enum class KeyRule : uint8_t {
   kImage,            ///< an image under a key that is not read; in a record with images, a notice
   kVideo,            ///< a video under a key that is not read; in a record with videos, a notice
   kAudio,            ///< audio, which no model supports
-  kBoxes,            ///< read if the text has marks for boxes (objects/object_marks.h), else a notice
+  kBoxes,            ///< read if the text has marks for boxes (record/object_marks.h), else a notice
   kVideoSegment,     ///< start or end of a part of a video
 };
 
