@@ -168,9 +168,8 @@ void declare_options(OptionTable& table, DataOptions& options) {
       keys::data::kOnTooLong, options.on_too_long,
       {{"shrink", LongSamplePolicy::kShrink}, {"drop", LongSamplePolicy::kDrop}, {"fail", LongSamplePolicy::kFail}},
       {.doc = "Handling of samples with more than data.max_length tokens. shrink: images, then video frames, are "
-              "downscaled until the sample fits, to a minimum size (docs/reference/data-formats.md). A sample that "
-              "still does not fit is a bad sample. drop: the sample is dropped and counted, whatever "
-              "data.on_bad_sample is. fail: it is a bad sample.",
+              "downscaled until the sample fits, to a minimum size (docs/reference/data-formats.md), or it is a bad "
+              "sample. drop: the sample is dropped and counted. fail: it is a bad sample.",
        .resume = ResumeRule::kFree});
   table.add(keys::data::kTextWindowTokens, options.text_window_tokens,
             {.doc = "Maximum number of tokens per window of a text without images (`text` records, "
@@ -279,10 +278,9 @@ void declare_options(OptionTable& table, DataOptions& options) {
   table.add(
       keys::data::kCheckAtStart, options.check_at_start,
       {.doc =
-           "If true, every sample of `data.train` is checked before the first step: records, paths, headers of images "
-           "and videos, lengths. false: for storage on which opening each file is slow. Bad samples are then found "
-           "when they are read, and the plan is based on 512 samples spread over the data set "
-           "(docs/reference/data-formats.md).",
+           "If true, every sample of `data.train` is checked before the first step: records, paths, headers of media, "
+           "lengths. false: for slow storage. Bad samples are then found when they are read, and the plan is based on "
+           "512 samples (docs/reference/data-formats.md).",
        .resume = ResumeRule::kFree});
   table.add(keys::data::kNumWorkers, options.num_workers,
             {.doc = "Number of threads that decode and tokenize ahead of the training step.",

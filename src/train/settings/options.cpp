@@ -289,9 +289,8 @@ void declare_options(OptionTable& table, OutputOptions& options) {
        .resume = ResumeRule::kFree});
   table.add_enum(keys::output::kAsyncSave, options.async_save,
                  {{"auto", AsyncSaveMode::kAuto}, {"true", AsyncSaveMode::kAlways}, {"false", AsyncSaveMode::kNever}},
-                 {.doc = "Whether training continues while a checkpoint is written, from copies of the trained values "
-                         "and the optimizer's states in host memory. `auto`: if the copies fit "
-                         "(docs/explanation/memory.md). `false`: the next step waits until the checkpoint is written.",
+                 {.doc = "Whether training continues while a checkpoint is written from copies in host memory. `auto`: "
+                         "if the copies fit (docs/explanation/memory.md).",
                   .resume = ResumeRule::kFree});
   table.add(
       keys::output::kSamplePredictions, options.num_sample_predictions,
@@ -329,12 +328,9 @@ void declare_options(OptionTable& table, DistributedOptions& options) {
        {"full", engine::ShardingStrategy::kFull},
        {"hybrid", engine::ShardingStrategy::kHybrid},
        {"auto", std::nullopt}},
-      {.doc =
-           "Sharding of the training state among the ranks. `none`: each rank holds everything. `optimizer`: each rank "
-           "holds and updates a part of the optimizer's moments and fp32 master weights (ZeRO stage 1). `full`: also a "
-           "part of the weights and gradients of all blocks; a block's weights are gathered just before it runs (ZeRO "
-           "stage 3, FSDP). `hybrid`: `full` among the ranks of a node, and each node holds everything. `auto`: of the "
-           "settings that fit, the one with the shortest predicted step time. No effect with one rank.",
+      {.doc = "Sharding of the training state among the ranks (docs/explanation/sharding.md). `none`: replicated. "
+              "`optimizer`: optimizer state, as ZeRO stage 1. `full`: also weights and gradients, as FSDP. `hybrid`: "
+              "`full` within a node. `auto`: the fastest that fits. No effect with one rank.",
        .resume = ResumeRule::kFree,
        .hints = {{.names = {"deepspeed", "fsdp", "fsdp_config", "zero_stage", "ddp_find_unused_parameters",
                             "nproc_per_node", "num_gpus", "world_size", "devices", "accelerator", "tp_size", "cp_size",
