@@ -75,7 +75,7 @@ class SpecialFiles : public TemporaryFolderTest {
 TEST_F(SpecialFiles, AreNotReadAsText) {
   EXPECT_THAT(get_error_message([&] { read_file(pipe()); }),
               AllOf(HasSubstr((folder() / "pipe").string()), HasSubstr("is a named pipe; give a file")));
-  EXPECT_THAT(get_error_message([&] { read_file("/dev/zero"); }), HasSubstr("/dev/zero is a device"));
+  EXPECT_THAT(get_error_message([&] { read_file("/dev/zero"); }), HasSubstr("/dev/zero: is a device"));
 }
 
 TEST_F(SpecialFiles, AreNoDataSets) {

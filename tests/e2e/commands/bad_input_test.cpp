@@ -162,7 +162,7 @@ TEST_F(BadInputTest, RejectsAnInvalidOutputFolder) {
 
 TEST_F(BadInputTest, RejectsWrongTensorSizes) {
   change_header([](auto& header) { header[kTensor]["shape"][0] = 128; });
-  expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "takes 32768 bytes", "write it again"});
+  expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "takes 32768 bytes", "write the damaged file again"});
 }
 
 TEST_F(BadInputTest, RejectsOverflowingTensorSizes) {
@@ -174,7 +174,7 @@ TEST_F(BadInputTest, RejectsWrongOffsets) {
   change_header([](auto& header) {
     for (auto& offset : header[kTensor]["data_offsets"]) offset = offset.template get<int64_t>() + 4;
   });
-  expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "write it again"});
+  expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "write the damaged file again"});
 }
 
 TEST_F(BadInputTest, RejectsOffsetsOutsideTheFile) {

@@ -117,7 +117,7 @@ TEST_F(HostMemoryTest, ResumedRunWithLessMemoryWarnsOrIsRefused) {
   // The checkpoint's micro-batches of 4 still fit.
   const Result less = train({"training.max_steps=2", compute_limit(ample, 1.5 * peak + 3e7)});
   EXPECT_EQ(less.exit_code, 0) << less.err;
-  EXPECT_THAT(less.err, HasSubstr("it continues with the same micro-batches"));
+  EXPECT_THAT(less.err, HasSubstr("micro-batches stay the same"));
   const Result little = train({"training.max_steps=2", compute_limit(ample, 0.4 * peak)});
   EXPECT_EQ(little.exit_code, 3) << little.err;
   const auto settings = little.err.find("training.micro_batch_size=");

@@ -227,7 +227,10 @@ TEST_F(LookAheadTest, WorksWithATimedVirtualGpu) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto measured_steps = steps();
   ASSERT_EQ(measured_steps.size(), 8U);
-  EXPECT_GT(measured_steps[5]["step_seconds"], 0.1) << "some hundreds of kernels";
+  // A mean, because a step seems shorter if the host was late at the end of the one before.
+  double seconds = 0;
+  for (size_t i = 2; i < 8; ++i) seconds += measured_steps[i]["step_seconds"].get<double>();
+  EXPECT_GT(seconds / 6, 0.1) << "some hundreds of kernels";
   const auto look_ahead = plan()["measured"]["look_ahead"];
   EXPECT_EQ(look_ahead["forecast_steps"].get<int>() + look_ahead["late_steps"].get<int>(), 8);
 }

@@ -289,7 +289,7 @@ TEST_F(LoraTest, RejectsIncompatibleAdapters) {
   write_text(folder() / "merged/file", "");
   EXPECT_THAT(refused(2, merge), HasSubstr("already exists"));
   std::filesystem::remove(folder() / newest("run") / "adapter_model.safetensors");
-  EXPECT_THAT(refused_training(4, resume_settings), HasSubstr("adapter_model.safetensors does not exist"));
+  EXPECT_THAT(refused_training(4, resume_settings), HasSubstr("adapter_model.safetensors: does not exist"));
 }
 
 }  // namespace

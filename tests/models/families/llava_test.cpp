@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(
                                  "llava_clip_llama",
                                  "processor_config.json",
                                  [](auto& c) { c["patch_size"] = 10; },
-                                 {"processor_config.json", "patch_size 10", "16 tokens", "25 features"}},
+                                 {"processor_config.json", "patch_size 10", "16 tokens", "produces 25"}},
                     LlavaMistake{"SlidingWindow",
                                  "llava_clip_mistral",
                                  "config.json",
