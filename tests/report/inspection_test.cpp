@@ -189,7 +189,7 @@ TEST(InspectionTest, TextListsTheFirstAndCountsTheRest) {
   EXPECT_THAT(text,
               AllOf(HasSubstr("7 steps of 4 samples, 9.33 epochs"), HasSubstr("weight 2"),
                     HasSubstr("Missing files: 1\n"), HasSubstr("Shrunk to fit data.max_length: 1 sample\n"),
-                    ContainsRegex("long +8,190  15,326  640 pixels  12.0 million pixels\n"),
+                    ContainsRegex("long +8,190 +15,326 +640 pixels +12.0 million pixels\n"),
                     HasSubstr("2 samples have the text and images of an earlier one"), HasSubstr("3  x, y, z"),
                     HasSubstr("2  a.png, b.png"), HasSubstr("2 ids are shared by several samples, the first is q7"),
                     ContainsRegex("1  also in the training data, .* e1 = x\n"), HasSubstr("Assistant: ⟦yes<end>⟧")));

@@ -275,9 +275,9 @@ TEST_F(LoraTest, RejectsIncompatibleAdapters) {
   edit_config("rank_pattern", {{"q_proj", 2}});
   EXPECT_THAT(refused(4, merge), HasSubstr("rank_pattern \"q_proj\" gives"));
   edit_config("r", 8);
-  EXPECT_THAT(refused(4, merge), AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("another model")));
+  EXPECT_THAT(refused(4, merge), AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("trained on this base")));
   EXPECT_THAT(refused_training(4, resume_settings),
-              AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("another model")));
+              AllOf(HasSubstr("lora_A.weight has shape [4, "), HasSubstr("trained on this base")));
 
   // An adapter for another model, with other widths and one more block.
   const auto other_adapter = source().parent_path() / "lora/text_only/adapter";

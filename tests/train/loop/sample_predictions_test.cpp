@@ -78,8 +78,8 @@ TEST_F(SamplePredictionsTest, SamplesTakeTurnsWithinTheTimeShare) {
       << "the first shows what one takes, the run's end always has one";
   const auto messages = list_events("fewer_answers");
   ASSERT_THAT(messages, SizeIs(1)) << "once";
-  EXPECT_THAT(messages[0], HasSubstr("step 1: 1 of the 4 sample answers"));
-  EXPECT_THAT(messages[0], HasSubstr("output.sample_predictions_share is 1e-09"));
+  EXPECT_THAT(messages[0], HasSubstr("step 1: only 1 of the 4 sample answers"));
+  EXPECT_THAT(messages[0], HasSubstr("increase output.sample_predictions_share (now 1e-09)"));
 }
 
 TEST_F(SamplePredictionsTest, RotationContinuesAfterResuming) {
