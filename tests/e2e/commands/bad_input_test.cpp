@@ -162,7 +162,8 @@ TEST_F(BadInputTest, RejectsAnInvalidOutputFolder) {
 
 TEST_F(BadInputTest, RejectsWrongTensorSizes) {
   change_header([](auto& header) { header[kTensor]["shape"][0] = 128; });
-  expect_refused({"model.path=damaged"}, 4, {"model.safetensors", kTensor, "takes 32768 bytes", "write the damaged file again"});
+  expect_refused({"model.path=damaged"}, 4,
+                 {"model.safetensors", kTensor, "takes 32768 bytes", "write the damaged file again"});
 }
 
 TEST_F(BadInputTest, RejectsOverflowingTensorSizes) {
