@@ -40,7 +40,7 @@ packages=(
 [[ ${1:-} == --nightly ]] && packages+=(clang libclang-rt-14-dev)
 missing=()
 for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  [[ $(dpkg-query -W -f='${Status}' "$package" 2>/dev/null) == *'ok installed'* ]] || missing+=("$package")
 done
 if ((${#missing[@]})); then
   as_root=()

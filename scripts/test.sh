@@ -18,7 +18,7 @@ if [[ ${1:-} == --only ]]; then
   found=0
   for program in build/release/tests/*_tests; do
     [[ $program == */virtual_gpu_tests ]] && continue  # these need a GPU's name from ctest: ctest -L virtual-gpu
-    "$program" --gtest_list_tests --gtest_filter="$2" | grep -q '^  ' || continue
+    [[ $("$program" --gtest_list_tests --gtest_filter="$2") == *$'\n  '* ]] || continue
     found=1
     "$program" --gtest_filter="$2"
   done

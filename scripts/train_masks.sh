@@ -31,9 +31,9 @@ stage "Predicted masks of held-out images"
 "$vlmtrain" eval --config "$config" --checkpoint "$trained" --mask-out masks/held_out
 
 stage "Done"
-picture=$(find masks/data/images -name 'held_out_*' | sort | head -n 1)
+pictures=(masks/data/images/held_out_*)
 cat <<SUMMARY
   predicted and true masks     masks/held_out/*.png
   report of the run            masks/run/report.html
-Try it: $vlmtrain generate --checkpoint $trained --image $picture --prompt "Segment the kidney." --mask-out masks/answer
+Try it: $vlmtrain generate --checkpoint $trained --image ${pictures[0]} --prompt "Segment the kidney." --mask-out masks/answer
 SUMMARY

@@ -38,7 +38,7 @@ evaluate "$trained" after
 "$python" "$scripts/draw_answers.py" quickstart
 
 stage "Done"
-picture=$(find quickstart/data/images -name 'held_out_*' | sort | head -n 1)
+pictures=(quickstart/data/images/held_out_*)
 before=$(awk '$1 == "all" { print $3 }' quickstart/accuracy_before.txt)
 after=$(awk '$1 == "all" { print $3 }' quickstart/accuracy_after.txt)
 cat <<SUMMARY
@@ -47,5 +47,5 @@ Correct held-out answers: $before before, $after after training.
   report of the run         quickstart/run/report.html
   metrics of each step      quickstart/run/metrics.jsonl
   checkpoint                $trained (transformers loads it)
-Try it: $vlmtrain generate --checkpoint $trained --image $picture --prompt "Describe the shapes."
+Try it: $vlmtrain generate --checkpoint $trained --image ${pictures[0]} --prompt "Describe the shapes."
 SUMMARY

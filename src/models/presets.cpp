@@ -22,6 +22,9 @@ namespace vlmtrain::models {
 
 namespace {
 
+/// `source` of check_preset_name() for a model that may also be a folder.
+constexpr std::string_view kModelSource = "model";
+
 /// Throws UserError (kUsage) for an unknown preset; `source` names the option in the message.
 void check_preset_name(const std::string& preset, std::string_view source) {
   const auto names = list_presets();
@@ -34,11 +37,13 @@ void check_preset_name(const std::string& preset, std::string_view source) {
   }
   const bool is_preset = std::ranges::find(names, name) != names.end();
   const auto suggestion = is_preset ? std::optional(name) : find_nearest_word(preset, names);
-  if (preset.find('/') != std::string::npos && !is_preset) {
-    throw usage_error("{} {}: the folder does not exist; download it first (`hf download`), or use a preset: {}",
-                      source, preset, fmt::join(names, ", "));
+  if (preset.find('/') != std::string::npos) {
+    throw usage_error(
+        "{} {}: the folder does not exist; download it first (`hf download`), or use {}", source, preset,
+        is_preset ? fmt::format("the preset {}", name) : fmt::format("a preset: {}", fmt::join(names, ", ")));
   }
-  throw usage_error("{} {}: unknown preset; {}available are {}", source, preset,
+  throw usage_error("{} {}: {}unknown preset; {}available are {}", source, preset,
+                    source == kModelSource ? "the folder does not exist, and it is an " : "",
                     suggestion ? fmt::format("did you mean {}? ", *suggestion) : "", fmt::join(names, ", "));
 }
 
@@ -140,7 +145,7 @@ nlohmann::ordered_json load_preset_mask_config(const std::string& preset) {
 }
 
 void write_preset_config(const std::string& preset, const std::filesystem::path& folder) {
-  check_preset_name(preset, "model");
+  check_preset_name(preset, kModelSource);
   write_embedded_files(preset, folder);
 }
 

@@ -103,9 +103,11 @@ data::SampleIndex check_all_samples(const io::Records& records, const models::Pr
   }
   data::SampleIndex sample_index = index_samples_with_progress(records, processor, config, std::move(index_settings));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  spdlog::info("data {}: {} checked in {:.1f} s, {} of them unchanged; {} cannot be used", file.string(),
-               pluralize(records.size(), "sample"), seconds, sample_index.num_cached_shapes,
-               sample_index.problems.size());
+  spdlog::info(
+      "data {}: {} checked in {:.1f} s{}; {} cannot be used", file.string(), pluralize(records.size(), "sample"),
+      seconds,
+      sample_index.num_cached_shapes > 0 ? fmt::format(", {} of them unchanged", sample_index.num_cached_shapes) : "",
+      sample_index.problems.size());
   return sample_index;
 }
 

@@ -215,7 +215,9 @@ void HostRunPlan::apply_saved_plan(const PlanRequest& request, bool allow_splits
                     describe_step_config(saved_plan_.step_config, *plan_), format_gigabytes(plan_->total_bytes()),
                     memory_limit_text, format_step_config_arguments(smaller_plan.best_estimate.step_config)));
   }
-  spdlog::warn(
+  const bool fits = plan_ && plan_->peaks().reserved_bytes <= current_limit_bytes;
+  spdlog::log(
+      fits ? spdlog::level::info : spdlog::level::warn,
       "host memory: tensors may take {}, less than the {} that the run was planned for ({}); micro-batches stay the "
       "same, and steps that do not fit are split",
       format_gigabytes(current_limit_bytes), format_gigabytes(saved_plan.limit_bytes), memory_limit_text);

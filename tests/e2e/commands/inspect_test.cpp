@@ -181,7 +181,7 @@ TEST_F(InspectTest, UsesTheCacheOfARun) {
   const std::string cache_content = read_text(folder() / "run/data_check.jsonl");
   const Result cached = inspect({});
   EXPECT_THAT(cached.err, HasSubstr("11 samples checked in 0.0 s, 11 of them unchanged"));
-  EXPECT_THAT(inspect({"data.max_length=164"}).err, HasSubstr(" 0 of them unchanged"));
+  EXPECT_THAT(inspect({"data.max_length=164"}).err, Not(HasSubstr("unchanged")));
   EXPECT_EQ(read_text(folder() / "run/data_check.jsonl"), cache_content) << "inspect writes nothing";
 }
 

@@ -84,9 +84,10 @@ void reject_record_media_key(const std::string& key, const char* media_type, Med
   const std::string name = make_excerpt(key);
   const std::string hint =
       form == MediaForm::kNumbered ? fmt::format("list all {0}s of a record under \"{0}s\"", media_type)
-      : form == MediaForm::kUrl    ? fmt::format("save it as a file and give its path under \"{}\"", media_type)
-      : form == MediaForm::kList   ? fmt::format("set {}={{{}s: {}}}", keys::data::kColumns, media_type, name)
-                                   : fmt::format("set {}={{{}: {}}}", keys::data::kColumns, media_type, name);
+      : form == MediaForm::kUrl
+          ? fmt::format("save it as a file and give its path under \"{}\"", media_type)
+          : fmt::format("rename it to \"{0}{1}\", or set {2}={{{0}{1}: {3}}} if all records have it", media_type,
+                        form == MediaForm::kList ? "s" : "", keys::data::kColumns, name);
   throw data_error("has {} {} under \"{}\", which is ignored; {}, or set {}=[{}] to train without it",
                    media_type == std::string_view("image") ? "an" : "a", media_type, name, hint,
                    keys::data::kIgnoreKeys, name);

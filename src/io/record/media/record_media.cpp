@@ -196,9 +196,12 @@ std::vector<MediaRef> MediaSlots::collect_media(const std::vector<MediaRef>& lis
                                                 std::string& leading_placeholders) const {
   const bool has_slots = !slots_.empty();
   if (has_slots && num_unassigned_slots() != listed_media.size()) {
-    throw data_error("has {} for {}; each {} needs one placeholder",
-                     format_placeholder_count(*media_kind_, num_unassigned_slots()),
-                     format_media_count(*media_kind_, listed_media.size()), media_kind_->name);
+    const std::string hint =
+        listed_media.empty()
+            ? fmt::format("add the key \"{}\", or remove the placeholder from the text", media_kind_->name)
+            : fmt::format("each {} needs one placeholder", media_kind_->name);
+    throw data_error("has {} for {}; {}", format_placeholder_count(*media_kind_, num_unassigned_slots()),
+                     format_media_count(*media_kind_, listed_media.size()), hint);
   }
   const size_t count = has_slots ? slots_.size() : listed_media.size();
   std::vector<MediaRef> media;
