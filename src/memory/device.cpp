@@ -74,9 +74,7 @@ at::Device open_cuda_device(const std::string& name, int index) {
                             probe.reason.empty() ? "no NVIDIA driver is installed (no libcuda.so.1)" : probe.reason);
     }
     if (index >= std::ssize(probe.gpus)) {
-      throw_unusable_device(
-          name, fmt::format("only {} usable; check nvidia-smi",
-                            probe.gpus.size() == 1 ? "1 GPU is" : fmt::format("{} GPUs are", probe.gpus.size())));
+      throw_unusable_device(name, describe_usable_gpus(std::ssize(probe.gpus)) + "; check nvidia-smi");
     }
     check_kernel_code(name, probe.gpus[static_cast<size_t>(index)]);
   }
@@ -89,8 +87,7 @@ at::Device open_cuda_device(const std::string& name, int index) {
   }
   const c10::DeviceIndex count = at::detail::getCUDAHooks().deviceCount();
   if (index >= count) {
-    throw_unusable_device(name, fmt::format("{} usable; check nvidia-smi",
-                                            count == 0 ? "no GPU is" : fmt::format("only {} GPUs are", count)));
+    throw_unusable_device(name, describe_usable_gpus(count) + "; check nvidia-smi");
   }
   at::globalContext().lazyInitDevice(at::kCUDA);
   // The planner cannot predict cuDNN's choice of algorithms, so convolutions use ATen's kernels.

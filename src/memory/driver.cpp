@@ -227,6 +227,11 @@ std::string explain_missing_kernel_code(const VisibleGpu& gpu) {
       gpu.name, gpu.architecture / 10, gpu.architecture % 10);
 }
 
+std::string describe_usable_gpus(int64_t count) {
+  if (count == 0) return "no GPU is usable";
+  return count == 1 ? "only 1 GPU is usable" : fmt::format("only {} GPUs are usable", count);
+}
+
 DriverProbeResult probe_driver(const DriverPaths& paths) {
   void* const library = dlopen(paths.library.c_str(), RTLD_NOW);
   if (library == nullptr) {

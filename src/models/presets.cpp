@@ -22,11 +22,10 @@ namespace vlmtrain::models {
 
 namespace {
 
-/// `source` of check_preset_name() for a model that may also be a folder.
-constexpr std::string_view kModelSource = "model";
-
-/// Throws UserError (kUsage) for an unknown preset; `source` names the option in the message.
-void check_preset_name(const std::string& preset, std::string_view source) {
+/// Throws UserError (kUsage) for an unknown preset; `source` names the option in the message, and
+/// `problem` what is wrong with its value.
+void check_preset_name(const std::string& preset, std::string_view source,
+                       std::string_view problem = "unknown preset") {
   const auto names = list_presets();
   if (std::find(names.begin(), names.end(), preset) != names.end()) return;
   // A Hugging Face name suggests its preset: the owner and a suffix such as -Instruct are ignored.
@@ -42,8 +41,7 @@ void check_preset_name(const std::string& preset, std::string_view source) {
         "{} {}: the folder does not exist; download it first (`hf download`), or use {}", source, preset,
         is_preset ? fmt::format("the preset {}", name) : fmt::format("a preset: {}", fmt::join(names, ", ")));
   }
-  throw usage_error("{} {}: {}unknown preset; {}available are {}", source, preset,
-                    source == kModelSource ? "the folder does not exist, and it is an " : "",
+  throw usage_error("{} {}: {}; {}available are {}", source, preset, problem,
                     suggestion ? fmt::format("did you mean {}? ", *suggestion) : "", fmt::join(names, ", "));
 }
 
@@ -145,7 +143,7 @@ nlohmann::ordered_json load_preset_mask_config(const std::string& preset) {
 }
 
 void write_preset_config(const std::string& preset, const std::filesystem::path& folder) {
-  check_preset_name(preset, kModelSource);
+  check_preset_name(preset, "model", "the folder does not exist, and it is an unknown preset");
   write_embedded_files(preset, folder);
 }
 

@@ -55,6 +55,9 @@ struct DriverProbeResult {
 /// library and creates no context. Never throws.
 DriverProbeResult probe_driver(const DriverPaths& paths = {});
 
+/// Returns "no GPU is usable", "only 1 GPU is usable" or "only 2 GPUs are usable" for messages.
+std::string describe_usable_gpus(int64_t count);
+
 /// Returns the version of the kernel module, such as "550.54.15", or an empty string if none is
 /// loaded.
 std::string read_kernel_module_version(const DriverPaths& paths = {});

@@ -120,10 +120,8 @@ void examine_gpus(Section& section, const DoctorContext& context, const std::vec
     if (index == selected_gpu_index) section.facts["case"] = gpu_examination.describe_usability();
   }
   if (selected_gpu_index >= std::ssize(gpus)) {
-    section.fail(
-        fmt::format("--device {}: only {} usable; choose a lower number, or check nvidia-smi -L and "
-                    "CUDA_VISIBLE_DEVICES",
-                    context.device, gpus.size() == 1 ? "1 GPU is" : fmt::format("{} GPUs are", gpus.size())));
+    section.fail(fmt::format("--device {}: {}; choose a lower number, or check nvidia-smi -L and CUDA_VISIBLE_DEVICES",
+                             context.device, memory::describe_usable_gpus(std::ssize(gpus))));
   }
   if (context.device != "cpu") section.facts["device"] = fmt::format("cuda:{}", selected_gpu_index);
 }

@@ -207,12 +207,12 @@ std::filesystem::path find_temporary_folder() {
 
 Section examine_disk(const DoctorContext& context) {
   const bool has_output_dir = !context.output_dir.empty();
-  const std::string activity = fmt::format("writing to {} and {}", has_output_dir ? context.output_dir.string() : ".",
-                                           find_temporary_folder().string());
+  const std::filesystem::path folder = has_output_dir ? context.output_dir : ".", temporary = find_temporary_folder();
+  const std::string activity = fmt::format("writing to {} and {}", folder.string(), temporary.string());
   return examine_in_subprocess({.name = "disk", .activity = activity}, [&](Section& section) {
-    examine_folder(section, has_output_dir ? std::string(keys::output::kDir) : "present folder",
-                   has_output_dir ? context.output_dir : ".", has_output_dir ? Severity::kFail : Severity::kWarn);
-    examine_folder(section, "temporary folder", find_temporary_folder(), Severity::kWarn);
+    examine_folder(section, has_output_dir ? std::string(keys::output::kDir) : "present folder", folder,
+                   has_output_dir ? Severity::kFail : Severity::kWarn);
+    examine_folder(section, "temporary folder", temporary, Severity::kWarn);
   });
 }
 

@@ -18,13 +18,7 @@ std::optional<int64_t> read_integer_variable(const EnvironmentLookup& environmen
   return text ? parse_int_after_prefix("", *text) : std::nullopt;
 }
 
-int64_t read_port(const EnvironmentLookup& environment, int64_t world_size) {
-  if (!environment("MASTER_PORT")) {
-    throw usage_error(
-        "WORLD_SIZE={}, but MASTER_PORT is not set; set it to a free port of rank 0's node, or start the ranks with "
-        "torchrun, srun or vlmtrain --nproc-per-node {}",
-        world_size, world_size);
-  }
+int64_t read_port(const EnvironmentLookup& environment) {
   const auto port = read_integer_variable(environment, "MASTER_PORT");
   if (!port || *port < 1 || *port > kMaxPort) {
     throw usage_error("MASTER_PORT={}: must be a number from 1 to {}, the port of rank 0",
@@ -72,11 +66,17 @@ std::optional<LaunchInfo> parse_torchrun_launch(const EnvironmentLookup& environ
         "vlmtrain --nproc-per-node {}",
         *world_size, *world_size);
   }
+  if (!environment("MASTER_PORT")) {
+    throw usage_error(
+        "WORLD_SIZE={}, but MASTER_PORT is not set; set it to a free port of rank 0's node, or start the ranks with "
+        "torchrun, srun or vlmtrain --nproc-per-node {}",
+        *world_size, *world_size);
+  }
   LaunchInfo launch{.rank = *rank,
                     .world_size = *world_size,
                     .local_rank = read_integer_variable(environment, "LOCAL_RANK").value_or(*rank),
                     .master_address = *host,
-                    .master_port = read_port(environment, *world_size),
+                    .master_port = read_port(environment),
                     .launcher = environment("VLMTRAIN_LAUNCHER").value_or("torchrun")};
   validate_rank(launch, "RANK", "WORLD_SIZE", "LOCAL_RANK");
   return launch;
@@ -105,7 +105,7 @@ std::optional<LaunchInfo> parse_srun_launch(const EnvironmentLookup& environment
                     .local_rank = read_integer_variable(environment, "SLURM_LOCALID").value_or(0),
                     .master_address = environment("MASTER_ADDR").value_or(parse_first_host(*node_list)),
                     .master_port = environment("MASTER_PORT")
-                                       ? read_port(environment, *num_tasks)
+                                       ? read_port(environment)
                                        : derive_port(read_integer_variable(environment, "SLURM_JOB_ID").value_or(0),
                                                      read_integer_variable(environment, "SLURM_STEP_ID").value_or(0)),
                     .launcher = "srun"};

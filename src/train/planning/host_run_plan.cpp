@@ -205,7 +205,8 @@ void HostRunPlan::apply_saved_plan(const PlanRequest& request, bool allow_splits
   const std::string memory_limit_text =
       plan_ ? fmt::format("this process may use {}", describe_memory_limit(plan_->limit))
             : fmt::format("its tensors may use {}", format_gigabytes(current_limit_bytes));
-  if (plan_ && plan_->peaks().reserved_bytes > current_limit_bytes && !allow_splits) {
+  const bool fits = plan_ && plan_->peaks().reserved_bytes <= current_limit_bytes;
+  if (plan_ && !fits && !allow_splits) {
     const Plan smaller_plan = planner::make_plan(request);
     if (!smaller_plan.fits) throw UserError(ExitCode::kDoesNotFit, format_insufficient_memory_error(smaller_plan));
     throw UserError(
@@ -215,7 +216,6 @@ void HostRunPlan::apply_saved_plan(const PlanRequest& request, bool allow_splits
                     describe_step_config(saved_plan_.step_config, *plan_), format_gigabytes(plan_->total_bytes()),
                     memory_limit_text, format_step_config_arguments(smaller_plan.best_estimate.step_config)));
   }
-  const bool fits = plan_ && plan_->peaks().reserved_bytes <= current_limit_bytes;
   spdlog::log(
       fits ? spdlog::level::info : spdlog::level::warn,
       "host memory: tensors may take {}, less than the {} that the run was planned for ({}); micro-batches stay the "
