@@ -129,15 +129,15 @@ struct OneDnnIsaLevel {
 };
 
 /// dnnl::cpu_isa, in ascending order. The sets of AVX10 have the bits of these.
-constexpr OneDnnIsaLevel kOneDnnIsaLevels[] = {{{"SSE41", "emulated"}, "sse4_1"},
-                                               {{"AVX", "emulated"}, "avx"},
-                                               {{"AVX2", "emulated"}, "avx2"},
-                                               {{"AVX512_CORE", "emulated"}, "avx512bw"},
-                                               {{"AVX512_CORE_VNNI", "emulated"}, "avx512_vnni"},
+constexpr OneDnnIsaLevel kOneDnnIsaLevels[] = {{{"SSE41"}, "sse4_1"},
+                                               {{"AVX"}, "avx"},
+                                               {{"AVX2"}, "avx2"},
+                                               {{"AVX512_CORE"}, "avx512bw"},
+                                               {{"AVX512_CORE_VNNI"}, "avx512_vnni"},
                                                {{"AVX512_CORE_BF16", "AVX512-BF16"}, "avx512_bf16"},
-                                               {{"AVX512_CORE_FP16", "AVX512-BF16"}, "avx512_fp16"},
-                                               {{"AVX512_CORE_AMX", "AMX"}, "amx_bf16"},
-                                               {{"AVX512_CORE_AMX_FP16", "AMX"}, "amx_fp16"}};
+                                               {{"AVX512_CORE_FP16", "AVX512-BF16", true}, "avx512_fp16"},
+                                               {{"AVX512_CORE_AMX", "AMX", true}, "amx_bf16"},
+                                               {{"AVX512_CORE_AMX_FP16", "AMX", true}, "amx_fp16"}};
 
 }  // namespace
 
@@ -147,7 +147,7 @@ OneDnnIsa derive_onednn_isa(const std::set<std::string>& cpu_flags, std::string 
   if (max_isa.starts_with("AVX10_")) {
     max_isa = max_isa.find("AMX") == std::string::npos ? "AVX512_CORE_FP16" : "AVX512_CORE_AMX_FP16";
   }
-  OneDnnIsa isa{"", "emulated"};
+  OneDnnIsa isa;
   for (const auto& level : kOneDnnIsaLevels) {
     if (!cpu_flags.contains(level.cpu_flag)) break;
     isa = level.isa;

@@ -109,6 +109,9 @@ TEST(OneDnnIsaTest, ProcessorAndLimitDecide) {
   expect(sapphire_rapids, "AVX10_1_512_AMX", "AVX512_CORE_AMX", "AMX");
   expect(sapphire_rapids, "AVX2_VNNI_2", "AVX2", "emulated");
   expect(avx2, "AVX512_CORE", "AVX2", "emulated");
+  EXPECT_FALSE(derive_onednn_isa(zen4, "").has_fp16_matmul);
+  EXPECT_TRUE(derive_onednn_isa(sapphire_rapids, "").has_fp16_matmul);
+  EXPECT_FALSE(derive_onednn_isa(sapphire_rapids, "AVX512_CORE_BF16").has_fp16_matmul);
 }
 
 TEST(CpuKernelsTest, ReportsTheKernelsOfThisProcess) {

@@ -5,9 +5,9 @@
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
+#include <set>
+#include <string>
 #include <tuple>
-
-#include "vlmtrain/memory/allocation_tracking.h"
 
 namespace vlmtrain::nn {
 namespace {
@@ -43,19 +43,22 @@ INSTANTIATE_TEST_SUITE_P(Products, MatmulTest,
                          testing::Combine(testing::Values(at::kFloat, at::kBFloat16, at::kHalf), testing::Bool(),
                                           testing::Bool(), testing::Values(1, 15, 16, 70)));
 
-TEST(MatmulBackendTest, DryRunSelectsTheSameBackend) {
-  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
-    const at::Tensor a = at::randn({64, 32}).to(dtype), b = at::randn({16, 32}).to(dtype);
-    EXPECT_EQ(select_matmul_backend(a, b), select_matmul_backend(a.to(at::kMeta), b.to(at::kMeta)));
-    EXPECT_EQ(select_matmul_backend(a, b), select_matmul_backend(a, b));
-  }
-}
-
-TEST(MatmulBackendTest, AutotuningIsNotTracked) {
-  const memory::HostMemoryBudget budget;
-  static_cast<void>(
-      select_matmul_backend(at::Tensor(at::randn({2, 2})).to(at::kHalf), at::randn({2, 2}).to(at::kHalf)));
-  EXPECT_LT(budget.peak_bytes(), 1000);
+TEST(MatmulBackendTest, FollowsFromTheInstructionSet) {
+  const auto select = [](at::ScalarType dtype, const char* max_isa) {
+    static const std::set<std::string> kAllFlags{"sse4_1",      "avx",         "avx2",     "avx512bw", "avx512_vnni",
+                                                 "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_fp16"};
+    return select_matmul_backend(dtype, memory::derive_onednn_isa(kAllFlags, max_isa));
+  };
+  for (const char* isa : {"AVX2", "AVX512_CORE", "AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX"})
+    EXPECT_EQ(select(at::kFloat, isa), MatmulBackend::kOneDnn) << isa;
+  for (const char* isa : {"AVX2", "AVX512_CORE", "AVX512_CORE_VNNI"})
+    EXPECT_EQ(select(at::kBFloat16, isa), MatmulBackend::kFp32) << isa;
+  for (const char* isa : {"AVX512_CORE_BF16", "AVX512_CORE_FP16", "AVX512_CORE_AMX"})
+    EXPECT_EQ(select(at::kBFloat16, isa), MatmulBackend::kAten) << isa;
+  for (const char* isa : {"AVX2", "AVX512_CORE", "AVX512_CORE_BF16"})
+    EXPECT_EQ(select(at::kHalf, isa), MatmulBackend::kFp32) << isa;
+  for (const char* isa : {"AVX512_CORE_FP16", "AVX512_CORE_AMX", "AVX512_CORE_AMX_FP16"})
+    EXPECT_EQ(select(at::kHalf, isa), MatmulBackend::kAten) << isa;
 }
 
 }  // namespace

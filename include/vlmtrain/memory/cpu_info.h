@@ -44,8 +44,9 @@ void use_single_aten_thread();
 
 /// An instruction set of oneDNN.
 struct OneDnnIsa {
-  std::string_view name;         ///< as in dnnl::cpu_isa, "AVX512_CORE_BF16"; empty below SSE4.1
-  std::string_view bf16_matmul;  ///< hardware for matrix products in bf16: AMX, AVX512-BF16, emulated
+  std::string_view name{};                    ///< as in dnnl::cpu_isa, "AVX512_CORE_BF16"; empty below SSE4.1
+  std::string_view bf16_matmul = "emulated";  ///< hardware for matrix products in bf16: AMX, AVX512-BF16, emulated
+  bool has_fp16_matmul = false;               ///< whether there is hardware for matrix products in fp16
 };
 
 /// Returns the largest instruction set that a processor with these flags has and `max_isa`, the value
