@@ -18,7 +18,7 @@ namespace {
 
 using testing::ElementsAre;
 
-constexpr int64_t kSamples = 90;
+constexpr int64_t kMixtureSamples = 90;
 
 MixtureSource make_source(std::string name, int64_t begin, int64_t end) {
   MixtureSource source{.name = std::move(name), .samples = std::vector<int64_t>(static_cast<size_t>(end - begin))};
@@ -28,10 +28,10 @@ MixtureSource make_source(std::string name, int64_t begin, int64_t end) {
 
 /// Three sources of very different sizes with shares of 2 : 1 : 1.
 SampleOrder make_three_sources(uint64_t seed) {
-  return {{make_source("a", 0, 60), make_source("b", 60, 83), make_source("c", 83, kSamples)},
+  return {{make_source("a", 0, 60), make_source("b", 60, 83), make_source("c", 83, kMixtureSamples)},
           {{.first_batch = 0, .shares = {2, 1, 1}}},
           {.seed = seed},
-          kSamples,
+          kMixtureSamples,
           {},
           {}};
 }
@@ -57,14 +57,14 @@ void reject_some(int64_t index) {
 
 class LoaderMixtureTest : public testing::Test {
  protected:
-  const io::InMemoryRecords records_ = make_records(kSamples);
+  const io::InMemoryRecords records_ = make_records(kMixtureSamples);
   const SampleOrder order_ = make_three_sources(7);
   const CapturedLog log_;
 };
 
 TEST_F(LoaderMixtureTest, KeepsSharesInEachStepWithDroppedSamples) {
   const FakeProcessor processor(reject_some);
-  Ledger ledger("train", kSamples);
+  Ledger ledger("train", kMixtureSamples);
   Loader loader(records_, processor, order_,
                 {.global_batch_size = 8, .num_workers = 3, .on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
   std::map<int64_t, int64_t> draw_counts;
@@ -88,7 +88,7 @@ TEST_F(LoaderMixtureTest, KeepsSharesInEachStepWithDroppedSamples) {
 
 TEST_F(LoaderMixtureTest, StaysWithinOneSampleOfItsSharesWithOddBatches) {
   const FakeProcessor processor;
-  Ledger ledger("train", kSamples);
+  Ledger ledger("train", kMixtureSamples);
   Loader loader(records_, processor, order_, {.global_batch_size = 5, .num_workers = 2}, {}, ledger);
   std::vector<int64_t> total(3);
   for (int64_t step = 1; step <= 1000; ++step) {
@@ -110,7 +110,7 @@ TEST_F(LoaderMixtureTest, BatchesDoNotDependOnThreadsAndResumeAtAnyStep) {
   std::vector<Keys> expected;
   std::vector<Cursor> cursors;
   std::vector<nlohmann::ordered_json> ledgers;
-  Ledger reference_ledger("train", kSamples);
+  Ledger reference_ledger("train", kMixtureSamples);
   Loader reference_loader(records_, processor, order_, settings(1), {}, reference_ledger);
   for (int64_t step = 0; step < 40; ++step) {
     const GlobalBatch batch = reference_loader.next();
@@ -120,7 +120,7 @@ TEST_F(LoaderMixtureTest, BatchesDoNotDependOnThreadsAndResumeAtAnyStep) {
     ledgers.push_back(reference_ledger.to_json());
   }
   for (const int64_t workers : {2, 4}) {
-    Ledger ledger("train", kSamples);
+    Ledger ledger("train", kMixtureSamples);
     Loader loader(records_, processor, order_, settings(workers), {}, ledger);
     for (const Keys& keys : expected) ASSERT_EQ(get_keys(loader.next()), keys) << workers << " workers";
   }
@@ -136,7 +136,7 @@ TEST_F(LoaderMixtureTest, BatchesDoNotDependOnThreadsAndResumeAtAnyStep) {
 
 TEST_F(LoaderMixtureTest, ReplacesALostSampleByOneOfItsSource) {
   const FakeProcessor processor;
-  Ledger ledger("train", kSamples);
+  Ledger ledger("train", kMixtureSamples);
   Loader loader(records_, processor, order_,
                 {.global_batch_size = 8, .num_workers = 2, .on_bad_sample = BadSamplePolicy::kSkip}, {}, ledger);
   GlobalBatch step = loader.next();
@@ -154,12 +154,12 @@ TEST_F(LoaderMixtureTest, ReplacesALostSampleByOneOfItsSource) {
 }
 
 TEST_F(LoaderMixtureTest, BatchesHoldWholePacks) {
-  std::vector<SampleSize> sizes(kSamples);
+  std::vector<SampleSize> sizes(kMixtureSamples);
   for (size_t i = 0; i < sizes.size(); ++i) sizes[i] = {.tokens = static_cast<int64_t>(i % 7) + 1};
-  const SampleOrder order({make_source("", 0, kSamples)}, {{.first_batch = 0, .shares = {1}}},
-                          {.seed = 2, .pack_limits = PackLimits{.max_tokens = 10}}, kSamples, sizes, {});
+  const SampleOrder order({make_source("", 0, kMixtureSamples)}, {{.first_batch = 0, .shares = {1}}},
+                          {.seed = 2, .pack_limits = PackLimits{.max_tokens = 10}}, kMixtureSamples, sizes, {});
   const FakeProcessor processor;
-  Ledger ledger("train", kSamples);
+  Ledger ledger("train", kMixtureSamples);
   Loader loader(records_, processor, order, {.global_batch_size = 4, .num_workers = 3}, {}, ledger);
   EpochProgress progress(ledger, order);
   std::vector<int64_t> drawn_samples;
@@ -169,8 +169,8 @@ TEST_F(LoaderMixtureTest, BatchesHoldWholePacks) {
     EXPECT_GT(batch.samples.size(), 4U);
     for (const Sample& sample : batch.samples) drawn_samples.push_back(sample.index);
     const auto all = static_cast<double>(drawn_samples.size());
-    if (all <= kSamples) {
-      EXPECT_NEAR(progress.at(batch.next), all / kSamples, 1e-12);
+    if (all <= kMixtureSamples) {
+      EXPECT_NEAR(progress.at(batch.next), all / kMixtureSamples, 1e-12);
     }
   }
   const auto expected = order.get_epoch_order(0, 0)->samples;

@@ -12,7 +12,6 @@ namespace vlmtrain::data {
 namespace {
 
 using testing::IsEmpty;
-using testing::Key;
 using testing::UnorderedElementsAre;
 
 /// A processor that cannot decode images named bad….
@@ -82,19 +81,19 @@ TEST_F(DecodingTest, DecodesEachMaskOnce) {
 
 TEST_F(DecodingTest, FindsAllSamplesOfABadImage) {
   const auto problems = decode({{"bad"}, {"a"}, {"bad"}, {"a", "bad"}, {"a"}, {"b"}});
-  EXPECT_THAT(problems, UnorderedElementsAre(Key(0), Key(2), Key(3)));
+  EXPECT_THAT(problems, UnorderedElementsAre(testing::Key(0), testing::Key(2), testing::Key(3)));
   EXPECT_EQ(problems.at(3).message, "bad is cut off");
 }
 
 /// Samples that share the good images of a bad sample are not bad.
 TEST_F(DecodingTest, RechecksGoodImagesOfABadSample) {
-  EXPECT_THAT(decode({{"bad", "a"}, {"a"}, {"a", "b"}, {"b"}}), UnorderedElementsAre(Key(0)));
+  EXPECT_THAT(decode({{"bad", "a"}, {"a"}, {"a", "b"}, {"b"}}), UnorderedElementsAre(testing::Key(0)));
   EXPECT_EQ(processor_.decoded(), (std::set<int64_t>{0, 1, 2}));
 }
 
 TEST_F(DecodingTest, SkipsKnownBadSamples) {
   known_problems_.emplace(0, SampleProblem{.reason = "too long", .message = "long"});
-  EXPECT_THAT(decode({{"bad"}, {"bad"}}), UnorderedElementsAre(Key(1)));
+  EXPECT_THAT(decode({{"bad"}, {"bad"}}), UnorderedElementsAre(testing::Key(1)));
   EXPECT_EQ(processor_.decoded(), (std::set<int64_t>{1}));
 }
 

@@ -19,7 +19,7 @@ using testing::ThrowsMessage;
 const double kNan = std::nan("");
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-auto reports(const char* message, const char* detail = "") {
+auto reports_scan(const char* message, const char* detail = "") {
   return ThrowsMessage<UserError>(AllOf(HasSubstr("scan.nii: "), HasSubstr(message), HasSubstr(detail)));
 }
 
@@ -45,17 +45,17 @@ void expect_rejected(const char* message, const char* detail, const Edit& edit) 
   NiftiFile file = make_file();
   edit(file);
   const std::string bytes = fill(file).bytes();
-  EXPECT_THAT([&] { read_bytes(bytes); }, reports(message, detail));
-  EXPECT_THAT([&] { read_bytes(gzip(bytes)); }, reports(message, detail));
-  EXPECT_THAT([&] { read_volume_info(make_scan(bytes)); }, reports(message, detail));
+  EXPECT_THAT([&] { read_bytes(bytes); }, reports_scan(message, detail));
+  EXPECT_THAT([&] { read_bytes(gzip(bytes)); }, reports_scan(message, detail));
+  EXPECT_THAT([&] { read_volume_info(make_scan(bytes)); }, reports_scan(message, detail));
 }
 
 TEST(VolumeErrors, RejectsOtherFormats) {
-  EXPECT_THAT([] { read_bytes(""); }, reports("not a NIfTI file", "shorter than a header"));
-  EXPECT_THAT([] { read_bytes(std::string(5000, 'a')); }, reports("not a NIfTI file"));
-  EXPECT_THAT([] { read_bytes(gzip(std::string(5000, 'a'))); }, reports("not a NIfTI file"));
+  EXPECT_THAT([] { read_bytes(""); }, reports_scan("not a NIfTI file", "shorter than a header"));
+  EXPECT_THAT([] { read_bytes(std::string(5000, 'a')); }, reports_scan("not a NIfTI file"));
+  EXPECT_THAT([] { read_bytes(gzip(std::string(5000, 'a'))); }, reports_scan("not a NIfTI file"));
   EXPECT_THAT([] { read_bytes(std::string(128, '\0') + "DICM" + std::string(900, 'x')); },
-              reports("DICOM", "dcm2niix"));
+              reports_scan("DICOM", "dcm2niix"));
   EXPECT_THAT([] { read_volume_info("no/such/scan.nii"); },
               ThrowsMessage<UserError>(HasSubstr("cannot open the scan")));
   EXPECT_THAT([] { read_volume_info("/tmp"); }, ThrowsMessage<UserError>(HasSubstr("folder")));
@@ -66,7 +66,7 @@ TEST(VolumeErrors, RejectsFilePairsAndAnalyze) {
   expect_rejected("Analyze 7.5", "", [](NiftiFile& file) { file.put_text(344, std::string_view("\0\0\0\0", 4)); });
   NiftiFile nifti2 = make_file(NiftiFile::k2);
   nifti2.put_text(4, "ni2");
-  EXPECT_THAT([&] { read_bytes(fill(nifti2).bytes()); }, reports("a file pair"));
+  EXPECT_THAT([&] { read_bytes(fill(nifti2).bytes()); }, reports_scan("a file pair"));
 }
 
 TEST(VolumeErrors, RejectsInvalidDimensions) {
@@ -92,10 +92,10 @@ TEST(VolumeErrors, RejectsDimensionsBeyondTheFile) {
     for (size_t axis = 1; axis < 4; ++axis) file.set_dim(axis, 1600);
   });
   const std::string large_file = fill(make_file(NiftiFile::k2, {100'000, 100'000, 100'000})).bytes();
-  EXPECT_THAT([&] { read_bytes(large_file); }, reports("100000 voxels along axis 1"));
+  EXPECT_THAT([&] { read_bytes(large_file); }, reports_scan("100000 voxels along axis 1"));
   const std::string short_file = fill(make_file(NiftiFile::k1, {3, 4, 6})).bytes();
-  EXPECT_THAT([&] { read_bytes(short_file); }, reports("requires 496 bytes", "has 472"));
-  EXPECT_THAT([&] { read_bytes(gzip(short_file)); }, reports("truncated"));
+  EXPECT_THAT([&] { read_bytes(short_file); }, reports_scan("requires 496 bytes", "has 472"));
+  EXPECT_THAT([&] { read_bytes(gzip(short_file)); }, reports_scan("truncated"));
 }
 
 TEST(VolumeErrors, RejectsInvalidVoxelOffsets) {
@@ -131,7 +131,7 @@ TEST(VolumeErrors, RejectsNonfiniteHeaderFields) {
 TEST(VolumeErrors, RejectsOtherVoxelTypes) {
   const auto expect_type_rejected = [](int16_t type, const char* name) {
     const std::string bytes = fill(make_file(NiftiFile::k1, {3, 4, 5}, type)).bytes();
-    EXPECT_THAT([&] { read_bytes(bytes); }, reports("data type", name));
+    EXPECT_THAT([&] { read_bytes(bytes); }, reports_scan("data type", name));
   };
   expect_type_rejected(32, "COMPLEX64");
   expect_type_rejected(1792, "COMPLEX128");
@@ -148,11 +148,11 @@ TEST(VolumeErrors, CountsNonfiniteVoxels) {
   VolumeSettings settings;
   settings.size = {1, 1, 1};  // of which none of them is a part
   settings.normalization = VolumeNormalization::kNone;
-  EXPECT_THAT([&] { read_bytes(file.bytes(), settings); }, reports("3 of the scan's 60 voxels", "nan_to_num"));
+  EXPECT_THAT([&] { read_bytes(file.bytes(), settings); }, reports_scan("3 of the scan's 60 voxels", "nan_to_num"));
   NiftiFile large_file = make_file(NiftiFile::k1, {1, 1, 2}, 64);
   large_file.add_voxel(1.0);
   large_file.add_voxel(1e300);
-  EXPECT_THAT([&] { read_bytes(large_file.bytes()); }, reports("1 of the scan's 2 voxels", "too large for fp32"));
+  EXPECT_THAT([&] { read_bytes(large_file.bytes()); }, reports_scan("1 of the scan's 2 voxels", "too large for fp32"));
 }
 
 TEST(VolumeErrors, RejectsConstantValues) {
@@ -163,26 +163,26 @@ TEST(VolumeErrors, RejectsConstantValues) {
   };
   VolumeSettings settings;
   EXPECT_THAT([&] { read_bytes(make_constant(7), settings); },
-              reports("cannot normalize the scan: all voxels have the value 7"));
+              reports_scan("cannot normalize the scan: all voxels have the value 7"));
   settings.spacing = PerAxis<double>{0.7, 0.7, 0.7};
   EXPECT_THAT([&] { read_bytes(make_constant(7), settings); },
-              reports("cannot normalize the scan: all voxels have the value 7"));
+              reports_scan("cannot normalize the scan: all voxels have the value 7"));
   settings.normalization = VolumeNormalization::kPercentile;
-  EXPECT_THAT([&] { read_bytes(make_constant(7), settings); }, reports("percentile 0.5 to 99.5", "the value 7"));
+  EXPECT_THAT([&] { read_bytes(make_constant(7), settings); }, reports_scan("percentile 0.5 to 99.5", "the value 7"));
   settings.normalization = VolumeNormalization::kZScoreForeground;
-  EXPECT_THAT([&] { read_bytes(make_constant(7), settings); }, reports("that are not 0", "the value 7"));
-  EXPECT_THAT([&] { read_bytes(make_constant(0), settings); }, reports("no foreground"));
+  EXPECT_THAT([&] { read_bytes(make_constant(7), settings); }, reports_scan("that are not 0", "the value 7"));
+  EXPECT_THAT([&] { read_bytes(make_constant(0), settings); }, reports_scan("no foreground"));
 }
 
 TEST(VolumeErrors, RejectsSpacingsThatAreTooFine) {
   VolumeSettings settings;
   settings.spacing = PerAxis<double>{1e-4, 1e-4, 1e-4};
-  EXPECT_THAT([&] { read_bytes(fill(make_file()).bytes(), settings); }, reports("raise data.volume.spacing"));
+  EXPECT_THAT([&] { read_bytes(fill(make_file()).bytes(), settings); }, reports_scan("raise data.volume.spacing"));
   EXPECT_GT(estimate_volume_reading_memory({{3, 4, 5}, {1, 1, 1}, "RAS", 1}, settings), 0);
   NiftiFile far_file = make_file();
   far_file.set_sform(1, {1e30, 0, 0, 0, 1e30, 0, 0, 0, 1e30});
   settings.spacing = PerAxis<double>{1, 1, 1};
-  EXPECT_THAT([&] { read_bytes(fill(far_file).bytes(), settings); }, reports("raise data.volume.spacing"));
+  EXPECT_THAT([&] { read_bytes(fill(far_file).bytes(), settings); }, reports_scan("raise data.volume.spacing"));
 }
 
 TEST(VolumeErrors, RejectsObliqueAxesWithASpacing) {
@@ -192,7 +192,7 @@ TEST(VolumeErrors, RejectsObliqueAxesWithASpacing) {
   settings.size = {4, 4, 4};
   EXPECT_NO_THROW(read_bytes(fill(file).bytes(), settings));
   settings.spacing = PerAxis<double>{1, 1, 1};
-  EXPECT_THAT([&] { read_bytes(fill(file).bytes(), settings); }, reports("not orthogonal", "resample_to_output"));
+  EXPECT_THAT([&] { read_bytes(fill(file).bytes(), settings); }, reports_scan("not orthogonal", "resample_to_output"));
 }
 
 TEST(VolumeErrors, RejectsTruncatedFiles) {
@@ -202,7 +202,7 @@ TEST(VolumeErrors, RejectsTruncatedFiles) {
   for (const std::string& bytes : {content, gzip(content), gzip(content.substr(0, 90)) + gzip(content.substr(90))}) {
     EXPECT_NO_THROW(read_bytes(bytes, settings));
     for (size_t size = 0; size < bytes.size(); ++size) {
-      EXPECT_THAT([&] { read_bytes(bytes.substr(0, size), settings); }, reports("")) << size;
+      EXPECT_THAT([&] { read_bytes(bytes.substr(0, size), settings); }, reports_scan("")) << size;
     }
   }
 }
@@ -226,7 +226,7 @@ TEST(VolumeErrors, DamagedFilesGiveAVolumeOrADataError) {
   }
   std::string damaged = gzip(content);
   damaged[damaged.size() - 6] ^= 1;  // the checksum
-  EXPECT_THAT([&] { read_bytes(damaged, settings); }, reports("damaged", "incorrect data check"));
+  EXPECT_THAT([&] { read_bytes(damaged, settings); }, reports_scan("damaged", "incorrect data check"));
 }
 
 TEST(VolumeErrors, DoesNotInflateDecompressionBombs) {

@@ -73,12 +73,13 @@ TEST(CostModelTest, WithoutCostsARecomputedBlockTakesLongerThanAnyMicroBatches) 
                                           .vision = make_result(700),
                                           .language = make_result(700),
                                           .language_selective = {}});
-  constexpr double kSamples = 64;
-  const double without_recomputation = cost_model.predict_step_seconds(kSamples, kSamples, {});
-  EXPECT_LT(without_recomputation, cost_model.predict_step_seconds(1, kSamples, {1, 0}));
-  EXPECT_LT(cost_model.predict_step_seconds(kSamples, kSamples, {1, 0}),
-            cost_model.predict_step_seconds(1, kSamples, {1, 1}));
-  EXPECT_LT(cost_model.predict_step_seconds(8, kSamples, {1, 0}), cost_model.predict_step_seconds(16, kSamples, {1, 0}))
+  constexpr double kGlobalBatch = 64;
+  const double without_recomputation = cost_model.predict_step_seconds(kGlobalBatch, kGlobalBatch, {});
+  EXPECT_LT(without_recomputation, cost_model.predict_step_seconds(1, kGlobalBatch, {1, 0}));
+  EXPECT_LT(cost_model.predict_step_seconds(kGlobalBatch, kGlobalBatch, {1, 0}),
+            cost_model.predict_step_seconds(1, kGlobalBatch, {1, 1}));
+  EXPECT_LT(cost_model.predict_step_seconds(8, kGlobalBatch, {1, 0}),
+            cost_model.predict_step_seconds(16, kGlobalBatch, {1, 0}))
       << "larger micro-batches are faster";
   EXPECT_THAT(cost_model.make_recompute_order(),
               ElementsAre(RecomputeBlockCounts{}, RecomputeBlockCounts{1, 0}, RecomputeBlockCounts{1, 1},
