@@ -33,6 +33,7 @@ packages=(
   g++ cmake ninja-build ccache clang-format clang-tidy pkg-config git ca-certificates
   libyaml-cpp-dev libcli11-dev libspdlog-dev libfmt-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev
   libpcre2-dev libutf8proc-dev libjpeg62-turbo-dev libpng-dev zlib1g-dev libwebp-dev libtiff-dev libheif-dev libnifti2-dev
+  libcurl4-openssl-dev libssl-dev
   libavformat-dev libavcodec-dev libavutil-dev libswscale-dev
   python3 python3-venv python3-pip python3-numpy python3-pil
 )

@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "vlmtrain/base/error.h"
+
 namespace vlmtrain::io {
 
 /// Returns the content of a file. Throws data_error if it is missing, not a regular file,
@@ -96,6 +98,12 @@ class DataFile {
   uint64_t size_ = 0;
   uint64_t version_hash_ = 0;
 };
+
+/// Returns the run_error for a failed write of `target_path`, with a suggestion. `error` is an
+/// errno. `requested_bytes` is the intended size of the file, or 0 if unknown. The message names
+/// the final path even if `target_path` is in a temporary folder, and the free space if the disk is
+/// full.
+UserError make_write_error(const std::filesystem::path& target_path, int error, int64_t requested_bytes);
 
 /// Takes an exclusive lock on the whole file of `descriptor`, which must be open for writing,
 /// without waiting. Returns 0 or an errno: EAGAIN or EACCES if the lock is held elsewhere. The lock

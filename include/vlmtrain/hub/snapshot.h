@@ -1,0 +1,54 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "vlmtrain/hub/repo.h"
+#include "vlmtrain/hub/settings.h"
+
+namespace vlmtrain::hub {
+
+/// The files of a model that are needed.
+enum class ModelFiles {
+  kConfig,       ///< configuration, tokenizer, chat templates
+  kWithWeights,  ///< these and the weights, of a model or an adapter
+};
+
+/// Whether a branch or tag that the cache knows is resolved again.
+enum class Freshness {
+  kCached,  ///< no: the cache's commit is used, without network if it has all files
+  kNewest,  ///< yes, with the network
+};
+
+/// A commit of a repository in the local cache.
+struct Snapshot {
+  Repo repo;                     ///< its revision is the commit
+  std::filesystem::path folder;  ///< snapshots/COMMIT of the cache; has the requested files
+};
+
+/// Makes the files of a model available in the cache and returns their commit. Downloads what is
+/// missing, unless the settings forbid the network.
+///
+/// Throws UserError: kUsage if the repository or revision does not exist or needs another token,
+/// kBadData if the server sends other content than it lists, or if the network is forbidden and the
+/// cache lacks a file; kFailed if the network fails or the disk is full. Thread-safe; several
+/// processes may share a cache.
+Snapshot fetch_model(const HubSettings& settings, const Repo& repo, ModelFiles files,
+                     Freshness freshness = Freshness::kCached);
+
+/// A split of a data set in the local cache.
+struct DatasetSnapshot {
+  Repo repo;                                 ///< its revision is the commit
+  std::vector<std::filesystem::path> files;  ///< in natural order; at least one
+};
+
+/// Same for the data files of a split. The files of configurations and splits are those in the
+/// metadata of README.md, else those whose names or folders name the split, as in `datasets`
+/// (https://huggingface.co/docs/datasets/repository_structure). Throws UserError (kUsage) also if
+/// the data set has no such configuration or split.
+DatasetSnapshot fetch_dataset(const HubSettings& settings, const DatasetReference& reference,
+                              Freshness freshness = Freshness::kCached);
+
+}  // namespace vlmtrain::hub

@@ -1,0 +1,143 @@
+#include "vlmtrain/hub/snapshot.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "hub/api.h"
+#include "hub/cache.h"
+#include "hub/connection.h"
+#include "hub/dataset_files.h"
+#include "hub/download.h"
+#include "hub/model_files.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/file_names.h"
+#include "vlmtrain/base/text_format.h"
+
+namespace vlmtrain::hub {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A commit of a repository, whose files are downloaded as they are needed.
+class RepoFetcher {
+ public:
+  /// Determines the commit. Throws as fetch_model().
+  RepoFetcher(const HubSettings& settings, Repo repo, Freshness freshness)
+      : settings_(settings), repo_(std::move(repo)), cache_(settings.cache, repo_) {
+    if (is_commit(repo_.revision)) {
+      commit_ = repo_.revision;
+    } else if (const auto cached = cache_.read_ref(repo_.revision);
+               cached && (freshness == Freshness::kCached || settings.is_offline())) {
+      commit_ = *cached;
+    } else {
+      commit_ = resolve_commit(connect(), repo_);
+      cache_.write_ref(repo_.revision, commit_);
+    }
+  }
+
+  const std::string& commit() const { return commit_; }
+  fs::path folder() const { return cache_.get_snapshot_folder(commit_); }
+  Repo repo_at_commit() const { return {.type = repo_.type, .id = repo_.id, .revision = commit_}; }
+
+  /// Returns the files of the commit.
+  const std::vector<RepoFile>& files() {
+    if (!files_) files_ = cache_.read_tree(commit_);
+    if (!files_) {
+      files_ = list_files(connect(), repo_, commit_);
+      cache_.write_tree(commit_, *files_);
+    }
+    return *files_;
+  }
+
+  /// Returns true if the snapshot exists, but the cache has no list of its files: an earlier
+  /// version of huggingface_hub made it.
+  bool has_unlisted_snapshot() const {
+    std::error_code error;
+    return !files_ && !cache_.read_tree(commit_) && fs::is_directory(folder(), error);
+  }
+
+  /// Lists the files of a snapshot that exists. Returns false if the network is forbidden or fails:
+  /// the readers of the snapshot report what is missing.
+  bool try_list_files() {
+    if (settings_.is_offline()) return false;
+    try {
+      files();
+      return true;
+    } catch (const UserError& error) {
+      if (error.code() != ExitCode::kFailed) throw;
+      spdlog::warn("{}; using {}", error.what(), folder().string());
+      return false;
+    }
+  }
+
+  /// Makes the snapshot have `wanted`.
+  void fetch(const std::vector<RepoFile>& wanted) {
+    std::vector<RepoFile> missing;
+    std::ranges::copy_if(wanted, std::back_inserter(missing),
+                         [&](const RepoFile& file) { return !cache_.has_file(commit_, file); });
+    if (missing.empty()) return;
+    if (settings_.is_offline()) {
+      throw data_error("{}: {} lacks {}{}, and {} forbids the network; run `vlmtrain download {}` where there is one",
+                       repo_.to_string(), folder().string(), missing.front().path,
+                       missing.size() == 1 ? "" : fmt::format(" and {} more", missing.size() - 1),
+                       settings_.offline_variable, repo_.to_string());
+    }
+    download_files(settings_, repo_, commit_, cache_, missing);
+  }
+
+ private:
+  HubConnection& connect() {
+    if (settings_.is_offline()) {
+      throw data_error(
+          "{}: not in the cache {}, and {} forbids the network; run `vlmtrain download {}` where there is one",
+          repo_.to_string(), settings_.cache.string(), settings_.offline_variable, repo_.to_string());
+    }
+    if (!connection_) connection_ = std::make_unique<HubConnection>(settings_);
+    return *connection_;
+  }
+
+  const HubSettings& settings_;
+  Repo repo_;
+  RepoCache cache_;
+  std::string commit_;
+  std::optional<std::vector<RepoFile>> files_;
+  std::unique_ptr<HubConnection> connection_;
+};
+
+}  // namespace
+
+Snapshot fetch_model(const HubSettings& settings, const Repo& repo, ModelFiles files, Freshness freshness) {
+  RepoFetcher fetcher(settings, repo, freshness);
+  const Snapshot snapshot{.repo = fetcher.repo_at_commit(), .folder = fetcher.folder()};
+  if (fetcher.has_unlisted_snapshot() && !fetcher.try_list_files()) return snapshot;
+  fetcher.fetch(select_config_files(fetcher.files()));
+  if (files == ModelFiles::kConfig) return snapshot;
+  const auto weights = select_weight_files(fetcher.files(), snapshot.folder);
+  if (weights.empty()) {
+    throw data_error(
+        "{}: has neither model.safetensors nor adapter_model.safetensors; choose a repository with weights "
+        "in this format",
+        repo.to_string());
+  }
+  fetcher.fetch(weights);
+  return snapshot;
+}
+
+DatasetSnapshot fetch_dataset(const HubSettings& settings, const DatasetReference& reference, Freshness freshness) {
+  RepoFetcher fetcher(settings, reference.repo, freshness);
+  fetcher.fetch(select_metadata_files(fetcher.files()));
+  const auto selected = select_split_files(fetcher.files(), fetcher.folder(), reference);
+  fetcher.fetch(selected);
+  DatasetSnapshot snapshot{.repo = fetcher.repo_at_commit(), .files = {}};
+  for (const RepoFile& file : selected) snapshot.files.push_back(fetcher.folder() / file.path);
+  return snapshot;
+}
+
+}  // namespace vlmtrain::hub
