@@ -44,6 +44,7 @@ constexpr CommandRunner kCommands[] = {
     {"eval", [](const Arguments& arguments) { return eval(arguments.eval); }},
     {"generate", [](const Arguments& arguments) { return generate(arguments.generate); }},
     {"merge", [](const Arguments& arguments) { return merge(arguments.merge); }},
+    {"download", [](const Arguments& arguments) { return download(arguments.download); }},
     {"options", [](const Arguments& arguments) { return list_options(arguments.options); }},
     {"report", [](const Arguments& arguments) { return report(arguments.report); }},
     {"dry-run", [](const Arguments& /*arguments*/) { return dry_run(); }},

@@ -58,7 +58,7 @@ namespace {
 
 void check_mask_loss_weights(const Config& config) {
   const auto& [text, bce, dice] = config.training.mask_loss_weights;
-  if (text > 0 || bce > 0 || dice > 0 || !models::predicts_masks(config.model.path)) return;
+  if (text > 0 || bce > 0 || dice > 0 || !models::predicts_masks(config.model.folder())) return;
   throw usage_error("{}: is 0, and so are {} and {}, so nothing would be learned; set one of them above 0",
                     keys::training::kTextLossWeight, keys::training::kMaskBceWeight, keys::training::kMaskDiceWeight);
 }
@@ -88,7 +88,7 @@ void check_evaluation_options(const Config& config) {
     throw usage_error("{1}: is {0}, which {2} does not list; add {0} to {2}", to_string(evaluation.best_metric),
                       keys::training::kBestMetric, keys::eval::kMetrics);
   }
-  if (evaluation.best_metric == BestMetric::kDice && !models::predicts_masks(config.model.path)) {
+  if (evaluation.best_metric == BestMetric::kDice && !models::predicts_masks(config.model.folder())) {
     throw usage_error(
         "{}: is dice, which needs masks, but the model of {}={} predicts none; use {}=loss or exact_match",
         keys::training::kBestMetric, keys::model::kPath, config.model.path, keys::training::kBestMetric);
@@ -122,7 +122,7 @@ using RunInputPaths = std::vector<std::pair<std::string_view, fs::path>>;
 
 /// Returns the inputs that exist.
 RunInputPaths collect_input_paths(const Config& config) {
-  RunInputPaths inputs{{keys::model::kPath, config.model.path},
+  RunInputPaths inputs{{keys::model::kPath, config.model.folder()},
                        {keys::model::kAdapter, config.model.adapter},
                        {keys::data::kEval, config.data.eval},
                        {keys::data::kImageRoot, config.data.image_root}};

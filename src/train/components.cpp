@@ -18,12 +18,14 @@
 #include "vlmtrain/data/index/hold_out.h"
 #include "vlmtrain/data/loader/loader.h"
 #include "vlmtrain/engine/optimizer/optimizer.h"
+#include "vlmtrain/hub/repo.h"
 #include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/planner/target.h"
+#include "vlmtrain/train/hub_references.h"
 
 namespace vlmtrain::train {
 
@@ -38,8 +40,11 @@ io::RecordSettings make_record_settings(const data::DataOptions& data) {
 }
 
 std::shared_ptr<const io::Records> open_nonempty_records(const std::filesystem::path& path,
-                                                         const io::RecordSettings& settings) {
-  auto records = io::open_records(path, settings);
+                                                         const io::RecordSettings& settings,
+                                                         const std::map<std::string, std::string>& commits) {
+  auto records = hub::is_dataset_reference(path.native())
+                     ? io::open_records(fetch_hub_dataset(path.string(), commits).files, path.string(), settings)
+                     : io::open_records(path, settings);
   check_row_group_memory(/*limit_gb=*/{});
   if (records->size() == 0) throw data_error("{}: contains no samples; give a file with records", path.string());
   return records;
@@ -59,7 +64,7 @@ std::shared_ptr<const data::DataSet> open_split_sources(const Config& config,
   for (const data::Source& source : config.data.train.sources()) {
     io::RecordSettings settings = make_record_settings(config.data);
     if (!source.image_root.empty()) settings.image_root = source.image_root;
-    auto records = open_nonempty_records(source.path, settings);
+    auto records = open_nonempty_records(source.path, settings, config.hub.commits);
     if (share) {
       const int64_t samples = records->size();
       const bool is_training_part = split_indices == &data::HoldOutSplit::train;
@@ -88,7 +93,7 @@ std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
 
 std::shared_ptr<const io::Records> open_evaluation_records(const Config& config) {
   if (!data::parse_hold_out_share(config.data)) {
-    auto records = open_nonempty_records(config.data.eval, make_record_settings(config.data));
+    auto records = open_nonempty_records(config.data.eval, make_record_settings(config.data), config.hub.commits);
     check_row_group_memory(config.memory.limit_gb);
     return TextSplitter(config).split(std::move(records), config.data.eval);
   }
@@ -157,12 +162,12 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
     throw usage_error("lora: has settings, but {} is 0, which disables LoRA; set {}, such as {}=16", keys::lora::kRank,
                       keys::lora::kRank, keys::lora::kRank);
   }
-  check_base_path_is_utf8(config.model.path);
+  check_base_path_is_utf8(config.model.folder());
   if (continues_adapter || !adapter.empty()) {
-    const std::filesystem::path base = config.model.path;
+    const std::filesystem::path base = config.model.folder();
     std::error_code error;
     auto settings =
-        models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter) : adapter,
+        models::read_adapter_settings(adapter.empty() ? std::filesystem::path(config.model.adapter_folder()) : adapter,
                                       std::filesystem::exists(base / "config.json", error) ? base : "");
     settings.dropout = options.dropout;
     if (config.model.freeze_mask_encoder) settings.excluded_components.push_back(nn::Component::kMaskEncoder);
@@ -178,7 +183,7 @@ std::optional<nn::LoraSettings> make_lora_settings(const Config& config, const s
   if (config.model.freeze_language_model) frozen_components.push_back(nn::Component::kLanguageModel);
   if (config.model.freeze_mask_encoder) frozen_components.push_back(nn::Component::kMaskEncoder);
   auto modules_to_save = options.modules_to_save;
-  std::ranges::copy(models::get_default_modules_to_save(config.model.path, get_frozen_parts(config.model)),
+  std::ranges::copy(models::get_default_modules_to_save(config.model.folder(), get_frozen_parts(config.model)),
                     std::back_inserter(modules_to_save));
   return nn::LoraSettings{.rank = options.rank,
                           .alpha = options.alpha,
@@ -250,9 +255,9 @@ std::unique_ptr<models::VisionLanguageModel> load_model(const Config& config, pl
   check_has_trainable_parameters(*model);
   if (!load_weights) return model;
   if (!checkpoint && !config.model.adapter.empty()) {
-    const std::filesystem::path adapter = config.model.adapter;
-    if (!models::warn_on_base_fingerprint_mismatch(adapter, config.model.path)) {
-      models::warn_on_base_folder_mismatch(adapter, config.model.path);
+    const std::filesystem::path adapter = config.model.adapter_folder();
+    if (!models::warn_on_base_fingerprint_mismatch(adapter, config.model.folder())) {
+      models::warn_on_base_folder_mismatch(adapter, config.model.folder());
     }
   }
   const auto seed = static_cast<uint64_t>(config.training.seed);

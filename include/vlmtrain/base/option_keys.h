@@ -157,6 +157,10 @@ inline constexpr std::string_view kTensorboard = "output.tensorboard";
 inline constexpr std::string_view kLogSamples = "output.log_samples";
 }  // namespace output
 
+namespace hub {
+inline constexpr std::string_view kCommits = "hub.commits";
+}  // namespace hub
+
 namespace distributed {
 inline constexpr std::string_view kSharding = "distributed.sharding";
 inline constexpr std::string_view kRendezvousSeconds = "distributed.rendezvous_seconds";

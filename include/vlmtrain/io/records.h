@@ -144,6 +144,9 @@ class ConcatRecords final : public Records {
 /// not opened. Throws data_error if a file cannot be read, or, with line and column, if a JSON
 /// array is invalid.
 std::shared_ptr<const Records> open_records(const std::filesystem::path& path, const RecordSettings& settings);
+/// Opens `files`, at least one, as one data set in their order. `name` stands for them in messages.
+std::shared_ptr<const Records> open_records(const std::vector<std::filesystem::path>& files, const std::string& name,
+                                            const RecordSettings& settings);
 
 /// Returns the files of a data set's path in natural order: the file itself, the matches of a
 /// pattern (glob(7)), or the Parquet files, tars or JSON Lines files of a folder. Throws data_error

@@ -49,9 +49,11 @@ std::shared_ptr<const data::DataSet> open_training_records(const Config& config,
 /// Opens the records of data.eval. Throws UserError (kBadData) if there are none.
 std::shared_ptr<const io::Records> open_evaluation_records(const Config& config);
 
-/// Opens the records of a file. Throws UserError (kBadData) if it has none.
+/// Opens the records of a path, or of a data set on the Hub at its commit in `commits`. Throws
+/// UserError (kBadData) if it has none, and as fetch_hub_dataset().
 std::shared_ptr<const io::Records> open_nonempty_records(const std::filesystem::path& path,
-                                                         const io::RecordSettings& settings);
+                                                         const io::RecordSettings& settings,
+                                                         const std::map<std::string, std::string>& commits = {});
 
 /// Returns the settings with which the records of a data set are read.
 io::RecordSettings make_record_settings(const data::DataOptions& data);

@@ -54,8 +54,10 @@ report::BestMetric make_report_metric(BestMetric metric);
 
 /// Section `model`: the checkpoint, its quantization and its frozen parts.
 struct ModelOptions {
-  std::string path;     ///< folder of a checkpoint in Hugging Face layout
-  std::string adapter;  ///< folder of a PEFT adapter to continue; empty: none
+  std::string path;              ///< folder of a checkpoint in Hugging Face layout, or a reference to one on the Hub
+  std::string adapter;           ///< the same of a PEFT adapter to continue; empty: none
+  std::string path_in_cache;     ///< folder of `path` in the Hugging Face cache; empty: `path` is a folder
+  std::string adapter_in_cache;  ///< the same for `adapter`
   bool freeze_vision_tower = false;
   bool freeze_projector = false;
   bool freeze_language_model = false;
@@ -64,6 +66,16 @@ struct ModelOptions {
   std::vector<std::string> allow_unexpected;  ///< modules or tensors that config.json does not require
   bool resize_embeddings = false;             ///< the checkpoint may have another vocabulary size than config.json
   nn::Quantization quantization = nn::Quantization::kNone;
+
+  /// Returns the folder of the checkpoint.
+  const std::string& folder() const { return path_in_cache.empty() ? path : path_in_cache; }
+  /// Returns the folder of the adapter; empty: none.
+  const std::string& adapter_folder() const { return adapter_in_cache.empty() ? adapter : adapter_in_cache; }
+};
+
+/// Section `hub`.
+struct HubOptions {
+  std::map<std::string, std::string> commits{};  ///< of the references in other keys, as they are written there
 };
 
 /// Section `lora`: the fields of nn::LoraSettings; rank 0 means no LoRA.
@@ -141,6 +153,7 @@ struct OutputOptions {
 /// A complete configuration.
 struct Config {
   ModelOptions model;
+  HubOptions hub;
   LoraOptions lora;
   data::DataOptions data;
   engine::TrainingOptions training;

@@ -15,6 +15,7 @@ ExitCode eval(const EvalArguments& arguments);
 ExitCode inspect(const InspectArguments& arguments);
 ExitCode generate(const GenerateArguments& arguments);
 ExitCode merge(const MergeArguments& arguments);
+ExitCode download(const DownloadArguments& arguments);
 ExitCode plan(const PlanArguments& arguments);
 ExitCode report(const ReportArguments& arguments);
 /// Serves the planner's dry runs: requests on stdin, answers on stdout (planner/backend.h).

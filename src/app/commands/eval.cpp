@@ -23,12 +23,14 @@
 #include "vlmtrain/evaluation/evaluated_answer.h"
 #include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/evaluation/scores.h"
+#include "vlmtrain/hub/snapshot_path.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/config.h"
+#include "vlmtrain/train/hub_references.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/saved_settings.h"
@@ -130,16 +132,18 @@ AutoOr<int64_t> parse_batch_size(const std::string& text) {
 /// adapter's base is used.
 std::string find_base_checkpoint(const EvalArguments& arguments, const train::Config& config,
                                  const std::filesystem::path& checkpoint) {
-  if (!arguments.base.empty() || !models::is_adapter(checkpoint)) return arguments.base;
+  if (!arguments.base.empty()) return train::fetch_model_folder(arguments.base);
+  if (!models::is_adapter(checkpoint)) return "";
   const auto file = checkpoint / "adapter_config.json";
   const auto base_model_name =
       io::get_or<std::string>(io::read_json(file), "base_model_name_or_path", "", file.string());
   std::error_code error;
-  const bool exists = std::filesystem::exists(base_model_name, error);
-  if (exists || !std::filesystem::exists(std::filesystem::path(config.model.path) / "config.json", error)) return "";
+  const bool exists = std::filesystem::exists(base_model_name, error) || hub::find_model_reference(base_model_name);
+  if (exists || !std::filesystem::exists(std::filesystem::path(config.model.folder()) / "config.json", error))
+    return "";
   spdlog::warn("{}: base_model_name_or_path {} does not exist; {} {} is used as the base (--base sets another)",
                file.string(), base_model_name, keys::model::kPath, config.model.path);
-  return config.model.path;
+  return config.model.folder();
 }
 
 }  // namespace
@@ -161,14 +165,17 @@ ExitCode eval(const EvalArguments& arguments) {
                        .max_new_tokens = arguments.max_new_tokens,
                        .batch_size = parse_batch_size(arguments.batch_size),
                        .metrics = config.evaluation.metrics};
-  const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);
+  const auto checkpoint = train::resolve_checkpoint(train::fetch_model_folder(arguments.checkpoint));
+  train::fetch_hub_data(config);
   train::resolve_chat_template_date(config.data, checkpoint);
   for (const auto& setting : train::apply_saved_media_settings(checkpoint, config.data)) {
     spdlog::info("{}, as in the training of the checkpoint", setting);
   }
   const auto [base, adapter] =
       models::resolve_base_and_adapter(checkpoint, find_base_checkpoint(arguments, config, checkpoint));
-  config.model.path = base.string();  // the evaluated model, whatever the configuration names
+  // The evaluated model, whatever the configuration names.
+  config.model.path = base.string();
+  config.model.path_in_cache.clear();
   const auto processor = models::load_processor(base, train::make_processor_settings(config.data, adapter));
   std::optional<MaskOverlayWriter> overlay_writer;
   if (!arguments.mask_output_dir.empty()) {

@@ -35,6 +35,7 @@
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/components.h"
+#include "vlmtrain/train/hub_references.h"
 #include "vlmtrain/train/run_checkpoint.h"
 #include "vlmtrain/train/saved_settings.h"
 
@@ -210,8 +211,8 @@ ExitCode generate(const GenerateArguments& parsed_arguments) {
   check_sampling_settings(arguments.sampling);
   check_prompt_flags(arguments);
   const at::Device device = open_device(arguments.device);
-  const auto checkpoint = train::resolve_checkpoint(arguments.checkpoint);
-  const auto base_and_adapter = models::resolve_base_and_adapter(checkpoint, arguments.base);
+  const auto checkpoint = train::resolve_checkpoint(train::fetch_model_folder(arguments.checkpoint));
+  const auto base_and_adapter = models::resolve_base_and_adapter(checkpoint, train::fetch_model_folder(arguments.base));
   const std::filesystem::path &base = base_and_adapter.base, &adapter = base_and_adapter.adapter;
   auto processor_settings = load_processor_settings(arguments, checkpoint);
   processor_settings.chat_template_folder = adapter;

@@ -9,6 +9,7 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/train/hub_references.h"
 
 namespace vlmtrain::app {
 
@@ -16,15 +17,16 @@ namespace {
 
 /// Writes a checkpoint of the preset that is assembled from parts of other models, and reports it.
 void write_assembled_model(const InitArguments& arguments) {
-  const auto assembled_model = models::assemble_checkpoint({.preset = arguments.preset,
-                                                            .text_model = arguments.text_model,
-                                                            .mask_model = arguments.mask_model,
-                                                            .volume_tower = arguments.volume_tower,
-                                                            .num_tower_heads = arguments.num_tower_heads,
-                                                            .volume_size = parse_volume_size(arguments.volume_size),
-                                                            .tokenizer = arguments.tokenizer,
-                                                            .seed = arguments.seed},
-                                                           arguments.out);
+  const auto assembled_model =
+      models::assemble_checkpoint({.preset = arguments.preset,
+                                   .text_model = train::fetch_model_folder(arguments.text_model),
+                                   .mask_model = train::fetch_model_folder(arguments.mask_model),
+                                   .volume_tower = train::fetch_model_folder(arguments.volume_tower),
+                                   .num_tower_heads = arguments.num_tower_heads,
+                                   .volume_size = parse_volume_size(arguments.volume_size),
+                                   .tokenizer = arguments.tokenizer,
+                                   .seed = arguments.seed},
+                                  arguments.out);
   if (!arguments.json) {
     const bool predicts_masks = assembled_model.mask_token_id != 0;  // 0 if the model predicts no masks
     spdlog::info("{}: a {} from these parts{}", arguments.out, arguments.preset,

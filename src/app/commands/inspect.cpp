@@ -11,6 +11,7 @@
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/report/inspection.h"
+#include "vlmtrain/train/hub_references.h"
 #include "vlmtrain/train/inspection.h"
 #include "vlmtrain/train/past_runs.h"
 #include "vlmtrain/train/saved_settings.h"
@@ -45,8 +46,11 @@ ExitCode inspect(const InspectArguments& arguments) {
                                               .samples = arguments.samples,
                                               .records = arguments.records,
                                               .target = find_requested_gpu(arguments)};
-  const ModelFolder model(config.model.path, arguments.tokenizer);
+  const ModelFolder model(config.model.path, arguments.tokenizer, config.hub.commits);
+  train::fetch_hub_data(config);
   config.model.path = model.path();
+  config.model.adapter =
+      train::fetch_model_folder(config.model.adapter, hub::ModelFiles::kWithWeights, config.hub.commits);
   if (model.preset() != nullptr) model.preset()->check_has_tokenizer();
   report::Inspection inspection = model.name_in_errors([&] { return train::inspect_data(config, inspection_request); });
   if (model.preset() != nullptr)

@@ -7,15 +7,17 @@
 #include "vlmtrain/base/log.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/train/hub_references.h"
 #include "vlmtrain/train/run_checkpoint.h"
 
 namespace vlmtrain::app {
 
 ExitCode merge(const MergeArguments& arguments) {
   init_logging(/*quiet=*/false);
-  const std::string adapter = train::resolve_checkpoint(arguments.adapter).string();
+  const std::string adapter = train::resolve_checkpoint(train::fetch_model_folder(arguments.adapter)).string();
   const models::MergeStats merge_stats = models::merge_adapter(
-      adapter, arguments.out, {.base = arguments.base, .dtype = parse_weight_dtype(arguments.dtype)});
+      adapter, arguments.out,
+      {.base = train::fetch_model_folder(arguments.base), .dtype = parse_weight_dtype(arguments.dtype)});
   if (arguments.json) {
     fmt::print("{}\n",
                io::to_json_string(nlohmann::ordered_json{{"adapter", adapter},

@@ -19,6 +19,7 @@
 #include "vlmtrain/train/checks.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/config.h"
+#include "vlmtrain/train/hub_references.h"
 #include "vlmtrain/train/saved_settings.h"
 #include "vlmtrain/train/trainer.h"
 
@@ -47,6 +48,8 @@ void check_launch_arguments(const TrainArguments& arguments) {
   }
   train::Config config;
   train::declare_options(config).read(arguments.config, arguments.overrides);
+  train::fetch_hub_models(config, hub::ModelFiles::kWithWeights);  // once, so that the ranks find them in the cache
+  train::fetch_hub_data(config);
   train::check_config(config);
   train::check_world_size(config, arguments.nproc_per_node);
   static_cast<void>(parse_virtual_gpu(arguments.device));  // throws for an unknown GPU
@@ -106,6 +109,9 @@ ExitCode train(const TrainArguments& arguments) {
   options.read(arguments.config, arguments.overrides);
   train::check_output_files(config, arguments.config);
   train::resolve_run_chat_template_date(config.data, config.output.dir);
+  const bool needs_weights = !planner::is_on_virtual_gpu();
+  train::fetch_hub_models(config, needs_weights ? hub::ModelFiles::kWithWeights : hub::ModelFiles::kConfig);
+  train::fetch_hub_data(config);
   const auto summary =
       train::train(config, to_resolved_yaml(config, options), device, arguments.quiet || !is_main_process, launch);
   if (arguments.json && is_main_process) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <optional>
 
 #include "app/doctor/examination.h"
@@ -25,6 +26,7 @@
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/custom_kernels.h"
+#include "vlmtrain/train/hub_references.h"
 #include "vlmtrain/train/smoke_run.h"
 
 namespace vlmtrain::app {
@@ -42,14 +44,29 @@ void check_run_inputs(const train::Config& config, const DoctorContext& context,
   const auto records = train::open_training_records(config);
   section.facts["samples"] = records->size();
   if (!config.data.eval.empty()) section.facts["eval_samples"] = train::open_evaluation_records(config)->size();
-  const auto processor =
-      models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));
+  const auto processor = models::load_processor(
+      config.model.folder(), train::make_processor_settings(config.data, config.model.adapter_folder()));
   train::run_preflight_checks(config, *records);
   train::check_no_bad_samples(*records, *processor, config, config.data.train.name(), kMaxCheckedSamples);
-  const io::CheckpointTensors weights(config.model.path);
+  const io::CheckpointTensors weights(config.model.folder());
   section.facts["tensors"] = weights.names().size();
   section.ok(fmt::format("{}: its keys, the {} of {} and the checkpoint {} are valid for a run", context.config,
                          pluralize(records->size(), "sample"), config.data.train.name(), config.model.path));
+}
+
+/// Finds references to the Hub in the cache. Returns false with a warning if one is not there: the
+/// doctor downloads nothing. REQUIRES: this is a child process, because the environment changes.
+bool find_in_hub_cache(train::Config& config, Section& section) {
+  setenv("HF_HUB_OFFLINE", "1", /*overwrite=*/1);
+  try {
+    train::fetch_hub_models(config, hub::ModelFiles::kWithWeights);
+    train::fetch_hub_data(config);
+    return true;
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::kBadData) throw;
+    section.warn(fmt::format("{}; `vlmtrain train` downloads it", get_first_line(error.what())));
+    return false;
+  }
 }
 
 }  // namespace
@@ -67,7 +84,7 @@ Section examine_config(const DoctorContext& context) {
                                                   {"precision", engine::to_string(config.training.precision)},
                                                   {"model", config.model.path},
                                                   {"data", config.data.train.name()}};
-                                 check_run_inputs(config, context, section);
+                                 if (find_in_hub_cache(config, section)) check_run_inputs(config, context, section);
                                });
 }
 

@@ -17,6 +17,7 @@
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/checks.h"
 #include "vlmtrain/train/components.h"
+#include "vlmtrain/train/hub_references.h"
 #include "vlmtrain/train/planning.h"
 #include "vlmtrain/train/sample_limits.h"
 
@@ -138,8 +139,8 @@ planner::PlanRequest make_dataset_request(const PlanArguments& arguments, const 
                                           const planner::TargetGpu& target) {
   train::check_evaluation_options(config);
   const auto records = train::open_training_records(config);
-  const auto processor =
-      models::load_processor(config.model.path, train::make_processor_settings(config.data, config.model.adapter));
+  const auto processor = models::load_processor(
+      config.model.folder(), train::make_processor_settings(config.data, config.model.adapter_folder()));
   auto planning_inputs = train::make_planning_inputs(*records, *processor, config, arguments.world_size);
   auto request = train::make_plan_request(config, train::make_training_job(config, planning_inputs.tasks), target,
                                           std::move(planning_inputs.workload));
@@ -166,8 +167,10 @@ planner::PlanRequest make_synthetic_request(const PlanArguments& arguments, cons
 PlanInput make_plan_input(const PlanArguments& arguments) {
   train::Config config = make_plan_config(arguments);
   const std::string model_name = config.model.path;
-  ModelFolder model(model_name, arguments.tokenizer);
+  ModelFolder model(model_name, arguments.tokenizer, config.hub.commits);
   config.model.path = model.path();
+  config.model.adapter =
+      train::fetch_model_folder(config.model.adapter, hub::ModelFiles::kWithWeights, config.hub.commits);
   auto request = model.name_in_errors([&] {
     for (const auto& remark : models::list_checkpoint_warnings(config.model.path)) spdlog::warn("{}", remark);
     const planner::TargetGpu target = resolve_target_gpu(arguments);

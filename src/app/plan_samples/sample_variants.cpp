@@ -112,7 +112,7 @@ std::optional<data::SampleShape> compute_shrunk_shape(const train::Config& confi
     const int64_t pixels = num_tokens_or_tiles * pixels_per_token_or_tile;
     if (config.data.image_max_pixels && pixels > *config.data.image_max_pixels) return std::nullopt;
     sample.image_max_pixels = pixels;
-    auto shape = models::compute_sample_shape(config.model.path, sample);
+    auto shape = models::compute_sample_shape(config.model.folder(), sample);
     return shape.tokens <= max_tokens ? std::optional{std::move(shape)} : std::nullopt;
   };
   // Binary search. Invariant: `lower` tokens or tiles fit (after the first try), `upper` do not.
@@ -160,13 +160,13 @@ std::vector<SampleVariant> make_sample_variants(const SampleFlags& flags, const 
   // images of the model's family.
   const auto components =
       flags.image_mix.empty() ? std::vector{ImageMixComponent{.share = 1.0}} : parse_image_mix(flags.image_mix);
-  const auto context_length = models::read_context_length(config.model.path);
+  const auto context_length = models::read_context_length(config.model.folder());
   std::vector<SampleVariant> variants;
   variants.reserve(components.size());
   for (const ImageMixComponent& component : components) {
     if (!flags.image_mix.empty()) sample.images = component.num_images;
     SampleVariant variant{.share = component.share,
-                          .shape = models::compute_sample_shape(config.model.path, sample),
+                          .shape = models::compute_sample_shape(config.model.folder(), sample),
                           .rejection_reason = {}};
     variant.num_images = variant.shape.num_images;
     const int64_t max_tokens =

@@ -24,7 +24,7 @@ struct SampleVariant {
 };
 
 /// Returns the variants by ascending number of images: one for each component of --image-mix, else
-/// a single one. Their shares add up to 1. Reads the model's files in config.model.path. Throws
+/// a single one. Their shares add up to 1. Reads the model's files in config.model.folder(). Throws
 /// UserError (kUsage) for numbers that no sample can have.
 std::vector<SampleVariant> make_sample_variants(const SampleFlags& flags, const train::Config& config);
 

@@ -230,7 +230,7 @@ std::vector<std::string> list_remarks(const std::vector<SampleVariant>& variants
                                  format_with_commas(largest_shape.video_frames), format_with_commas(requested_frames),
                                  keys::data::kVideoMaxFrames, config.data.video_max_frames));
   }
-  const auto context_length = models::read_context_length(config.model.path);
+  const auto context_length = models::read_context_length(config.model.folder());
   if (largest_shape.tokens > context_length.tokens) {
     result.push_back(fmt::format(
         "a sample of {} tokens is longer than the model's context of {} ({}); it is used for training, but "

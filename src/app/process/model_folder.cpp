@@ -10,6 +10,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/train/hub_references.h"
 
 namespace vlmtrain::app {
 
@@ -71,7 +72,9 @@ std::string PresetFolder::replace_temporary_paths(std::string text) const {
   return text;
 }
 
-ModelFolder::ModelFolder(std::string model, const std::string& tokenizer) : model_(std::move(model)) {
+ModelFolder::ModelFolder(const std::string& model, const std::string& tokenizer,
+                         std::map<std::string, std::string>& commits)
+    : model_(train::fetch_model_folder(model, hub::ModelFiles::kConfig, commits)) {
   if (!std::filesystem::exists(model_)) {
     preset_ = std::make_unique<PresetFolder>(model_, tokenizer);
   } else if (!tokenizer.empty()) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,12 +49,14 @@ class PresetFolder {
   TemporaryFolder folder_;
 };
 
-/// The folder of a model: an existing one or, for the name of a preset, a PresetFolder.
+/// The folder of a model: an existing one, one in the Hugging Face cache or, for the name of a
+/// preset, a PresetFolder. It may lack weights.
 class ModelFolder {
  public:
-  /// `model` is a folder or the name of a preset. Throws the exceptions of PresetFolder, and UserError
-  /// (kUsage) if `tokenizer` (see PresetFolder) is given without a preset.
-  ModelFolder(std::string model, const std::string& tokenizer);
+  /// `model` is a folder, a reference to the Hub, or the name of a preset. Throws as PresetFolder and
+  /// train::fetch_model_folder(), which also describes `commits`, and UserError (kUsage) if
+  /// `tokenizer` (see PresetFolder) is given without a preset.
+  ModelFolder(const std::string& model, const std::string& tokenizer, std::map<std::string, std::string>& commits);
 
   std::string path() const;
   /// Returns null if the model is an existing folder.

@@ -164,6 +164,14 @@ struct MergeArguments {
   bool json = false;
 };
 
+/// The arguments of `vlmtrain download`.
+struct DownloadArguments {
+  std::vector<std::string> references;
+  std::string config;
+  bool no_weights = false;
+  bool json = false;
+};
+
 /// The arguments of `vlmtrain options`.
 struct OptionsArguments {
   bool markdown = false;
@@ -185,6 +193,7 @@ struct Arguments {
   EvalArguments eval;
   GenerateArguments generate;
   MergeArguments merge;
+  DownloadArguments download;
   OptionsArguments options;
   ReportArguments report;
 };

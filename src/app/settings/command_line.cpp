@@ -232,6 +232,8 @@ constexpr CommandDeclaration kCommands[] = {
      [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.generate); }},
     {"merge", "merge a LoRA adapter into its base's weights",
      [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.merge); }},
+    {"download", "download models and data from the Hugging Face Hub into its cache",
+     [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.download); }},
     {"options", "list every configuration key",
      [](CLI::App& command, Arguments& arguments) { declare_arguments(command, arguments.options); }},
     {"report", "write the report of a run, report.html, from the files in its folder",

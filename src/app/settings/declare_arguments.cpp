@@ -103,7 +103,8 @@ void declare_arguments(CLI::App& command, PlanArguments& arguments) {
   command.add_option(
       "overrides", arguments.overrides,
       fmt::format("key=value, such as {}=none; the last value of a key applies", keys::memory::kRecompute));
-  add_config_key_flag(command, arguments, "--model", keys::model::kPath, "checkpoint folder or name of a preset");
+  add_config_key_flag(command, arguments, "--model", keys::model::kPath,
+                      "checkpoint folder, name on the Hub, or name of a preset");
   add_config_key_flag(command, arguments, "--global-batch", keys::training::kGlobalBatchSize, "samples per step");
   add_config_key_flag(command, arguments, "--micro-batch", keys::training::kMicroBatchSize,
                       "samples per micro-batch, or auto");
@@ -339,7 +340,8 @@ void declare_arguments(CLI::App& command, GenerateArguments& arguments) {
 void declare_arguments(CLI::App& command, MergeArguments& arguments) {
   command
       .add_option("--adapter", arguments.adapter,
-                  "folder of a LoRA adapter in PEFT's layout, or of a run (its best checkpoint, else its newest)")
+                  "folder, or name on the Hub, of a LoRA adapter in PEFT's layout; or folder of a run (its best "
+                  "checkpoint, else its newest)")
       ->required()
       ->check(make_non_empty_check());
   command.add_option("--out", arguments.out, "new folder for the checkpoint")
@@ -355,6 +357,14 @@ void declare_arguments(CLI::App& command, MergeArguments& arguments) {
                   "changes that 16 bits round away")
       ->check(CLI::IsMember({"auto", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"}))
       ->capture_default_str();
+  command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
+}
+
+void declare_arguments(CLI::App& command, DownloadArguments& arguments) {
+  command.add_option("references", arguments.references,
+                     "ORG/NAME[@REVISION] of a model, or hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT]");
+  command.add_option("--config", arguments.config, "also what this YAML file names on the Hub");
+  command.add_flag("--no-weights", arguments.no_weights, "only what `vlmtrain plan` needs of models");
   command.add_flag("--json", arguments.json, "print the result as one JSON object on stdout");
 }
 

@@ -18,6 +18,7 @@ void declare_arguments(CLI::App& command, InitArguments& arguments);
 void declare_arguments(CLI::App& command, EvalArguments& arguments);
 void declare_arguments(CLI::App& command, GenerateArguments& arguments);
 void declare_arguments(CLI::App& command, MergeArguments& arguments);
+void declare_arguments(CLI::App& command, DownloadArguments& arguments);
 void declare_arguments(CLI::App& command, OptionsArguments& arguments);
 void declare_arguments(CLI::App& command, ReportArguments& arguments);
 

@@ -99,7 +99,8 @@ void declare_options(OptionTable& table, DataOptions& options) {
       keys::data::kTrain, "string or list (of sources)", [&options] { return options.train.to_json(); },
       [&options](const nlohmann::ordered_json& value) { return options.train.set(value); },
       {.doc = "Training data: a JSON, JSON Lines, Parquet or WebDataset tar file; a pattern such as `data/*.parquet`; "
-              "a folder of shards; or a list of these and of `{path, weight, task, image_root}`. `weight` sets the "
+              "a folder of shards; hf://datasets/ORG/NAME (docs/how-to/hub.md); or a list of these and of `{path, "
+              "weight, task, image_root}`. `weight` sets the "
               "source's share of the drawn samples, whatever its size. `repeat` instead sets how often an epoch goes "
               "through the source. `task` applies to all samples of the source (docs/reference/data-formats.md).",
        .resume = ResumeRule::kIfRequested,

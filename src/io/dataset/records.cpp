@@ -214,9 +214,9 @@ class ShardColumns {
     shards_.push_back({.file = std::move(file), .columns = std::move(columns)});
   }
 
-  /// Logs a warning for each column that some files have and others do not. `data_set` is a path
-  /// for messages.
-  void warn_about_missing_columns(const std::filesystem::path& data_set) const {
+  /// Logs a warning for each column that some files have and others do not. `data_set` is its
+  /// name for messages.
+  void warn_about_missing_columns(const std::string& data_set) const {
     std::set<std::string> all_columns;
     for (const Shard& shard : shards_) all_columns.insert(shard.columns.begin(), shard.columns.end());
     for (const std::string& column : all_columns) {
@@ -226,7 +226,7 @@ class ShardColumns {
       const auto count = std::ranges::count_if(shards_, lacks_column);
       if (count == 0) continue;
       spdlog::warn("{}: {} of {} files have no column \"{}\", such as {}; their samples are read without it",
-                   to_printable(data_set.string()), count, shards_.size(), make_excerpt(column),
+                   to_printable(data_set), count, shards_.size(), make_excerpt(column),
                    to_printable(std::ranges::find_if(shards_, lacks_column)->file.filename().string()));
     }
   }
@@ -282,15 +282,19 @@ std::vector<fs::path> find_data_files(const fs::path& path) {
   return files;
 }
 
-std::shared_ptr<const Records> open_records(const std::filesystem::path& path, const RecordSettings& settings) {
-  const std::vector<std::filesystem::path> files = find_data_files(path);
+std::shared_ptr<const Records> open_records(const fs::path& path, const RecordSettings& settings) {
+  return open_records(find_data_files(path), path.string(), settings);
+}
+
+std::shared_ptr<const Records> open_records(const std::vector<fs::path>& files, const std::string& name,
+                                            const RecordSettings& settings) {
   RecordsOpener records_opener(settings);
   if (files.size() == 1) return records_opener.open_file(files.front());
   std::vector<ConcatRecords::NamedRecords> parts;
   parts.reserve(files.size());
   for (const auto& file : files)
     parts.push_back({to_printable(file.filename().string()), records_opener.open_file(file)});
-  records_opener.columns().warn_about_missing_columns(path);
+  records_opener.columns().warn_about_missing_columns(name);
   return std::make_shared<ConcatRecords>(std::move(parts));
 }
 

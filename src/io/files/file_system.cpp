@@ -66,7 +66,7 @@ UserError make_read_error(const std::filesystem::path& path, int error) {
     if (error != ENOENT) return "check the path and its permissions";
     if (path.string().starts_with("~")) return "the shell expands ~ only at the start of a word; write the full path";
     if (path.extension().empty() && is_hub_model_id(path.string())) {
-      return "if it is a name on the Hugging Face Hub, download it first (`hf download`), then give the file";
+      return fmt::format("if it is a data set on the Hugging Face Hub, write hf://datasets/{}", path.string());
     }
     return "check the path and its permissions";
   };

@@ -17,6 +17,10 @@
 #include "models/checkpoints/saved_config.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/base/text_format.h"
+#include "vlmtrain/hub/settings.h"
+#include "vlmtrain/hub/snapshot.h"
+#include "vlmtrain/hub/snapshot_path.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
@@ -111,10 +115,20 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Returns the folder of base_model_name_or_path, which is downloaded if it is a name on the Hub.
 std::string read_base_path(const fs::path& adapter) {
   const auto source = adapter / kAdapterConfigName;
   if (!is_adapter(adapter)) throw make_missing_adapter_error(source);
-  return io::get<std::string>(io::read_json(source), "base_model_name_or_path", source.string());
+  const auto config = io::read_json(source);
+  auto base = io::get<std::string>(config, "base_model_name_or_path", source.string());
+  auto repo = hub::find_model_reference(base);
+  if (!repo) return base;
+  repo->revision = io::get_or<std::string>(config, "revision", repo->revision, source.string());
+  const std::string reference = repo->to_string();
+  if (!hub::is_model_reference(reference))
+    throw data_error("{}: revision {} is invalid; correct it, or give the base with --base", source.string(),
+                     make_excerpt(repo->revision));
+  return hub::fetch_model(hub::read_hub_settings(), *repo, hub::ModelFiles::kWithWeights).folder.string();
 }
 
 /// Throws UserError if `base` is not a full checkpoint. `source` is the key or flag that gave it.
@@ -185,12 +199,8 @@ fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
   const std::string source = fmt::format("{}: base_model_name_or_path", (folder / kAdapterConfigName).string());
   const std::string base_path = read_base_path(folder);
   if (!fs::is_directory(base_path)) {
-    const std::string download_hint = io::is_hub_model_id(base_path)
-                                          ? fmt::format(" (`hf download {} --local-dir DIR` fetches it)", base_path)
-                                          : std::string();
-    throw data_error(
-        "{} {} is not a folder on this machine; give the folder of the adapter's base checkpoint with --base DIR{}",
-        source, base_path, download_hint);
+    throw data_error("{} {} is not a folder on this machine; give the adapter's base checkpoint with --base", source,
+                     base_path);
   }
   check_full_checkpoint(base_path, source);
   return base_path;

@@ -15,6 +15,7 @@
 #include "models/checkpoints/load_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
+#include "vlmtrain/hub/snapshot_path.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/weights/weight_settings.h"
@@ -257,9 +258,12 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder) {
 
 namespace {
 
-/// Returns the path that adapter_config.json stores for a base checkpoint.
-std::string to_absolute_path(const std::filesystem::path& base) {
-  return std::filesystem::absolute(base).lexically_normal().string();
+/// Returns what adapter_config.json stores for a base checkpoint: its name and revision on the Hub if
+/// it is in the Hugging Face cache, else its absolute path without a revision.
+std::pair<std::string, nlohmann::ordered_json> describe_base(const std::filesystem::path& base) {
+  const std::filesystem::path path = std::filesystem::absolute(base).lexically_normal();
+  if (const auto repo = hub::parse_snapshot_path(path)) return {repo->id, repo->revision};
+  return {path.string(), nullptr};
 }
 
 nlohmann::ordered_json to_json_number(double value) {
@@ -279,21 +283,23 @@ std::string make_adapter_config(const VisionLanguageModel& model, const std::fil
   }
   const auto modules =
       lora.modules_to_save.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(lora.modules_to_save);
-  const nlohmann::ordered_json config{{"base_model_name_or_path", to_absolute_path(base)},
-                                      {"bias", "none"},
-                                      {"ensure_weight_tying", saves_tied_output(model)},
-                                      {"fan_in_fan_out", false},
-                                      {"inference_mode", true},
-                                      {"init_lora_weights", true},
-                                      {"lora_alpha", to_json_number(lora.alpha)},
-                                      {"lora_dropout", lora.dropout},
-                                      {"modules_to_save", modules},
-                                      {"peft_type", "LORA"},
-                                      {"r", lora.rank},
-                                      {"target_modules", targets},
-                                      {"task_type", nullptr},
-                                      {"use_dora", lora.use_dora},
-                                      {"use_rslora", lora.use_rslora}};
+  const auto [base_name, revision] = describe_base(base);
+  nlohmann::ordered_json config{{"base_model_name_or_path", base_name},
+                                {"bias", "none"},
+                                {"ensure_weight_tying", saves_tied_output(model)},
+                                {"fan_in_fan_out", false},
+                                {"inference_mode", true},
+                                {"init_lora_weights", true},
+                                {"lora_alpha", to_json_number(lora.alpha)},
+                                {"lora_dropout", lora.dropout},
+                                {"modules_to_save", modules},
+                                {"peft_type", "LORA"},
+                                {"r", lora.rank},
+                                {"target_modules", targets},
+                                {"task_type", nullptr},
+                                {"use_dora", lora.use_dora},
+                                {"use_rslora", lora.use_rslora}};
+  if (revision.is_string()) config["revision"] = revision;
   return io::to_json_string(config, 2) + "\n";
 }
 

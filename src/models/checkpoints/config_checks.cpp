@@ -136,11 +136,7 @@ std::optional<std::string> describe_non_checkpoint(const fs::path& folder) {
   if (folder.extension() == ".gguf") return describe_file_problem(folder);
   if (status.type() == fs::file_type::not_found) {
     if (folder.string().starts_with("~")) return std::nullopt;  // the read error explains it
-    if (!io::is_hub_model_id(folder.string())) return "the folder does not exist; check the path";
-    return fmt::format(
-        "the folder does not exist; download it from the Hugging Face Hub with `hf download {0} --local-dir {1}`, then "
-        "give {1}",
-        folder.string(), folder.filename().string());
+    return "the folder does not exist; check the path";
   }
   if (status.type() == fs::file_type::regular) return describe_file_problem(folder);
   if (const auto newest = find_highest_numbered_path(folder / "checkpoints", "step-")) {

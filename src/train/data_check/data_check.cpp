@@ -97,8 +97,8 @@ data::SampleIndex check_all_samples(const io::Records& records, const models::Pr
                                     data::SampleIndexSettings index_settings) {
   const auto start = std::chrono::steady_clock::now();
   if (!index_settings.cache.empty()) {
-    const auto settings = make_processor_settings(config.data, config.model.adapter);
-    index_settings.processor_key = make_data_check_cache_key(config.model.path, settings);
+    const auto settings = make_processor_settings(config.data, config.model.adapter_folder());
+    index_settings.processor_key = make_data_check_cache_key(config.model.folder(), settings);
     index_settings.keep_fingerprints = config.evaluation.is_enabled();
   }
   data::SampleIndex sample_index = index_samples_with_progress(records, processor, config, std::move(index_settings));
@@ -217,7 +217,7 @@ void log_training_data_remarks(const Config& config, const data::DataSet& record
   const std::string name = config.data.train.name();
   if (sample_index.is_complete) data::log_notices(sample_index.notices, name, records.size());
   const auto media_counts = data::count_samples_by_media_kind(sample_index.shapes);
-  const ModelTraits model = ModelTraits::read(config.model.path);
+  const ModelTraits model = ModelTraits::read(config.model.folder());
   if (model.takes_media) warn_if_no_media(keys::data::kTrain, name, media_counts, sample_index);
   const size_t num_sources =
       media_counts.is_text_only() || records.sources().size() == 1 ? 0 : records.sources().size();
@@ -247,7 +247,7 @@ void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& 
   if (sample_index.is_complete) data::log_notices(sample_index.notices, config.data.eval, sample_index.shapes.size());
   // A few held-out samples may lack media by chance. The remarks on data.train cover them.
   if (config.evaluation.is_enabled() && data::parse_hold_out_share(config.data)) return;
-  if (!ModelTraits::read(config.model.path).takes_media) return;
+  if (!ModelTraits::read(config.model.folder()).takes_media) return;
   warn_if_no_media(keys::data::kEval, config.data.eval, data::count_samples_by_media_kind(sample_index.shapes),
                    sample_index);
 }

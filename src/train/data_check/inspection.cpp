@@ -37,8 +37,8 @@ class DataInspector {
         request_(request),
         folder_(config.output.dir),
         records_(open_training_records(config)),
-        processor_(
-            models::load_processor(config.model.path, make_processor_settings(config.data, config.model.adapter))),
+        processor_(models::load_processor(config.model.folder(),
+                                          make_processor_settings(config.data, config.model.adapter_folder()))),
         workers_(std::max<int64_t>(config.data.num_workers, memory::compute_default_num_threads())),
         sample_index_(check_data_for_inspection(*records_, *processor_, config, config.data.train.name(),
                                                 get_cache_path("data_check.jsonl"))),
@@ -205,7 +205,7 @@ class DataInspector {
     }
     const auto media_counts = data::count_samples_by_media_kind(sample_index_.shapes);
     result_.num_samples_without_media = media_counts.num_samples_without_media;
-    result_.remarks = find_unused_settings(config_, media_counts, ModelTraits::read(config_.model.path));
+    result_.remarks = find_unused_settings(config_, media_counts, ModelTraits::read(config_.model.folder()));
   }
 
   void fill_sample_statistics() {

@@ -268,7 +268,7 @@ fs::path get_window_counts_file(const Config& config, const models::ProcessorSet
   io::clean_up_abandoned_temp_files(folder);
   ContentHash hash;
   hash.add(kWindowCountsVersion).add(version_hash).add(static_cast<uint64_t>(window_tokens));
-  hash.add(models::compute_sample_shape_key(config.model.path, settings));
+  hash.add(models::compute_sample_shape_key(config.model.folder(), settings));
   return folder / (hash.to_hex() + ".json");
 }
 
@@ -310,12 +310,12 @@ void write_window_counts(const fs::path& file, const std::vector<int64_t>& count
 }  // namespace
 
 TextSplitter::TextSplitter(const Config& config)
-    : config_(config), settings_(make_processor_settings(config.data, config.model.adapter)) {
+    : config_(config), settings_(make_processor_settings(config.data, config.model.adapter_folder())) {
   check_window_tokens(config.data);
 }
 
 std::vector<int64_t> TextSplitter::count_windows(const io::Records& records, int64_t window_tokens) {
-  if (!processor_) processor_ = models::load_processor(config_.model.path, settings_);
+  if (!processor_) processor_ = models::load_processor(config_.model.folder(), settings_);
   report::CountProgressBar progress("splitting texts", records.size(), !spdlog::should_log(spdlog::level::info));
   const int64_t workers = std::max<int64_t>(config_.data.num_workers, memory::compute_default_num_threads());
   return data::count_record_windows(records, *processor_, window_tokens, workers,

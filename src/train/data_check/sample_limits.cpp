@@ -177,8 +177,8 @@ class SampleLimitEvaluator {
 
   /// Returns the shapes and ids of the usable samples among `indices`.
   data::SampleIndex measure_samples(const data::DataOptions& options, const std::vector<int64_t>& indices) const {
-    const auto processor =
-        models::load_processor(config_.model.path, make_processor_settings(options, config_.model.adapter));
+    const auto processor = models::load_processor(config_.model.folder(),
+                                                  make_processor_settings(options, config_.model.adapter_folder()));
     data::SampleIndex measured_samples{.shapes = data::SampleShapes(records_->size()),
                                        .ids = TextColumn(records_->size())};
     data::SampleStream stream(

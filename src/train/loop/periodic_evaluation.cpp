@@ -143,7 +143,7 @@ evaluation::EvaluationSettings make_evaluation_settings(const Config& config, co
       .generate_answers = config.evaluation.generate_answers,
       .max_new_tokens = config.evaluation.max_new_tokens,
       .metrics = config.evaluation.metrics,
-      .eos_token_ids = models::load_eos_token_ids(config.model.path, *run.processor, config.model.adapter),
+      .eos_token_ids = models::load_eos_token_ids(config.model.folder(), *run.processor, config.model.adapter_folder()),
       .on_bad_sample = config.data.on_bad_sample};
   if (run.host_plan) settings.prefetch_bytes = run.host_plan->evaluation_prefetch_bytes();
   return settings;

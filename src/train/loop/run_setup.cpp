@@ -39,7 +39,8 @@ constexpr const char* kDeviceMemoryLimitKey = "limit_bytes";
 RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ranks)
     : folder(get_run_folder(config)),
       records(open_training_records(config, &hold_out_sources)),
-      processor(models::load_processor(config.model.path, make_processor_settings(config.data, config.model.adapter))),
+      processor(models::load_processor(config.model.folder(),
+                                       make_processor_settings(config.data, config.model.adapter_folder()))),
       checkpoints(folder, config.output.save_total_limit, config.output.keep_best),
       ledger(config.data.train.name(), records->size()),
       ranks_(ranks) {
@@ -79,7 +80,7 @@ void RunSetup::load_checkpoint_state(const Config& config) {
   auto fingerprint = make_run_fingerprint(config, records->size());
   // A virtual GPU has no values, so nothing is saved.
   if (!is_dry_run()) {
-    base = std::make_unique<models::BaseWeights>(config.model.path, config.model.adapter);
+    base = std::make_unique<models::BaseWeights>(config.model.folder(), config.model.adapter_folder());
     fingerprint[kBaseWeightsKey] = models::compute_base_fingerprint(*base);
   }
   is_resumed = checkpoint.has_value();
@@ -355,7 +356,7 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
     base->set_file_content(kVolumeSettingsFile, format_volume_settings(config.data.volume));
     base->set_file_content(kMediaSettingsFile, format_media_settings(config.data));
     const auto processor_files = models::make_processor_files(
-        config.model.path, make_processor_settings(config.data, config.model.adapter), has_videos_);
+        config.model.folder(), make_processor_settings(config.data, config.model.adapter_folder()), has_videos_);
     for (const auto& [name, content] : processor_files.files) base->set_file_content(name, content);
     for (const auto& setting : processor_files.unsaved_settings) {
       spdlog::warn("{}; set it in the processor when transformers runs the saved model (vlmtrain stores it in {})",
@@ -367,7 +368,7 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
   std::optional<models::BaseWeights> checkpoint_weights;
   if (base && checkpoint && !(changes.empty() && state.keys_frozen_after_training.empty())) {
     const bool has_lora = model->parameters().lora().has_value();
-    checkpoint_weights.emplace(has_lora ? std::filesystem::path(config.model.path) : *checkpoint,
+    checkpoint_weights.emplace(has_lora ? std::filesystem::path(config.model.folder()) : *checkpoint,
                                has_lora ? *checkpoint : "");
   }
   if (base && checkpoint) {

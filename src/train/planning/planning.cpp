@@ -52,12 +52,12 @@ void set_label_weights(std::vector<data::ShapesByRank>& steps) {
 }  // namespace
 
 std::optional<engine::TextAndMaskLossWeights> get_mask_loss_weights(const Config& config) {
-  if (!models::predicts_masks(config.model.path)) return std::nullopt;
+  if (!models::predicts_masks(config.model.folder())) return std::nullopt;
   return config.training.mask_loss_weights;
 }
 
 planner::Job make_training_job(const Config& config, const engine::TaskSettings& tasks) {
-  return {.model = config.model.path,
+  return {.model = config.model.folder(),
           .precision = config.training.precision,
           .frozen_parts = get_frozen_parts(config.model),
           .lora = make_lora_settings(config),
@@ -70,7 +70,7 @@ planner::Job make_training_job(const Config& config, const engine::TaskSettings&
 
 planner::PlanRequest make_plan_request(const Config& config, planner::Job job, planner::PlanTarget target,
                                        planner::Workload workload) {
-  return {.model = config.model.path,
+  return {.model = config.model.folder(),
           .job = std::move(job),
           .auto_sharding = !config.distributed.sharding && config.training.batch_and_tasks.gradient_conflicts !=
                                                                engine::GradientConflictMethod::kPcGrad,

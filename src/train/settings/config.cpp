@@ -171,6 +171,7 @@ void declare_foreign_keys(OptionTable& table) {
 OptionTable declare_options(Config& config) {
   OptionTable table;
   declare_options(table, config.model);
+  declare_options(table, config.hub);
   declare_options(table, config.lora);
   data::declare_options(table, config.data);
   engine::declare_options(table, config.training);

@@ -29,19 +29,23 @@ ValueCheck<std::vector<std::string>> make_entry_length_check() {
 
 void declare_options(OptionTable& table, ModelOptions& options) {
   table.set_section_description("model", "Checkpoint that training starts from, and its frozen parts.");
-  table.add(keys::model::kPath, options.path,
-            {.doc = "Folder of a checkpoint in Hugging Face layout: config.json, *.safetensors, tokenizer.json, …",
-             .resume = ResumeRule::kNever,
-             .hints = {{.names = {"model_name_or_path", "model_name", "model_id", "base_model",
-                                  "pretrained_model_name_or_path", "model_path"},
-                        .text = "model.path: the folder of a checkpoint"}}});
   table.add(
-      keys::model::kAdapter, options.adapter,
-      {.doc = "Folder of a LoRA adapter for `model.path` in PEFT's layout, from which training continues. Rank, alpha "
-              "and targets are those of the adapter. Of the section `lora`, only `lora.dropout` and "
-              "`lora.loraplus_lr_ratio` may be set.",
+      keys::model::kPath, options.path,
+      {.doc = "Folder of a checkpoint in Hugging Face layout: config.json, *.safetensors, tokenizer.json, … Or "
+              "ORG/NAME or ORG/NAME@REVISION on the Hugging Face Hub, if there is no such folder "
+              "(docs/how-to/hub.md).",
        .resume = ResumeRule::kNever,
-       .hints = {{.names = {"adapter_name_or_path", "adapters", "lora_model_dir", "resume_from_adapter"}}}});
+       .hints = {{.names = {"model_name_or_path", "model_name", "model_id", "base_model",
+                            "pretrained_model_name_or_path", "model_path"},
+                  .text = "model.path: the folder of a checkpoint, or its name on the Hugging Face Hub"},
+                 {.names = {"model_revision", "revision"}, .text = "model.path: ORG/NAME@REVISION has the revision"}}});
+  table.add(keys::model::kAdapter, options.adapter,
+            {.doc = "Folder, or name on the Hub, of a LoRA adapter for `model.path` in PEFT's layout, from which "
+                    "training continues. Rank, alpha "
+                    "and targets are those of the adapter. Of the section `lora`, only `lora.dropout` and "
+                    "`lora.loraplus_lr_ratio` may be set.",
+             .resume = ResumeRule::kNever,
+             .hints = {{.names = {"adapter_name_or_path", "adapters", "lora_model_dir", "resume_from_adapter"}}}});
   table.add(keys::model::kFreezeVisionTower, options.freeze_vision_tower,
             {.doc = "If true, the vision tower is frozen; with LoRA it gets no adapters.",
              .resume = ResumeRule::kIfRequested,
@@ -90,6 +94,14 @@ void declare_options(OptionTable& table, ModelOptions& options) {
                             "double_quant"},
                   .text = "model.quantization: nf4 (or int8), with lora.rank"},
                  {.names = {"load_in_8bit", "use_8bit"}, .text = "model.quantization: int8, with lora.rank"}}});
+}
+
+void declare_options(OptionTable& table, HubOptions& options) {
+  table.set_section_description("hub", "Commits of models and data on the Hugging Face Hub.");
+  table.add(keys::hub::kCommits, options.commits,
+            {.doc = "Commit of each reference to the Hub in other keys. A run adds those that are missing to its "
+                    "config.yaml, and uses them when it resumes (docs/how-to/hub.md).",
+             .resume = ResumeRule::kNever});
 }
 
 void declare_options(OptionTable& table, LoraOptions& options) {

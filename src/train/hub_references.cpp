@@ -1,0 +1,90 @@
+#include "vlmtrain/train/hub_references.h"
+
+#include <spdlog/spdlog.h>
+
+#include <system_error>
+#include <vector>
+
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/hub/settings.h"
+#include "vlmtrain/hub/snapshot_path.h"
+
+namespace vlmtrain::train {
+
+namespace {
+
+/// Adds the commits in the configuration that the run in output.dir saved.
+void add_saved_commits(Config& config) {
+  std::error_code error;
+  const auto file = std::filesystem::path(config.output.dir) / "config.yaml";
+  if (config.output.dir.empty() || !std::filesystem::is_regular_file(file, error)) return;
+  Config saved;
+  try {
+    declare_options(saved).read(file, {});
+  } catch (const UserError&) {
+    // It has a key of another version. Valid keys are set even so.
+  }
+  config.hub.commits.insert(saved.hub.commits.begin(), saved.hub.commits.end());
+}
+
+/// Sets repo.revision to commits[name] if it exists. Throws UserError (kUsage) if that is not a
+/// commit.
+void pin(hub::Repo& repo, const std::string& name, const std::map<std::string, std::string>& commits) {
+  const auto commit = commits.find(name);
+  if (commit == commits.end()) return;
+  if (!hub::is_commit(commit->second)) {
+    throw usage_error("{}: {} of {} is not a commit; write its 40 hexadecimal digits, or remove the entry",
+                      keys::hub::kCommits, commit->second, name);
+  }
+  repo.revision = commit->second;
+}
+
+}  // namespace
+
+std::string fetch_model_folder(const std::string& path, hub::ModelFiles files,
+                               std::map<std::string, std::string>& commits) {
+  auto repo = hub::find_model_reference(path);
+  if (!repo) {
+    if (hub::is_model_reference(path)) spdlog::info("{}: a folder on this machine; the Hub is not used", path);
+    return path;
+  }
+  pin(*repo, path, commits);
+  const auto snapshot = hub::fetch_model(hub::read_hub_settings(), *repo, files);
+  spdlog::info("{}: commit {} in {}", path, snapshot.repo.revision, snapshot.folder.string());
+  commits[path] = snapshot.repo.revision;
+  return snapshot.folder.string();
+}
+
+std::string fetch_model_folder(const std::string& path, hub::ModelFiles files) {
+  std::map<std::string, std::string> commits;
+  return fetch_model_folder(path, files, commits);
+}
+
+void fetch_hub_models(Config& config, hub::ModelFiles files) {
+  add_saved_commits(config);
+  const auto fetch = [&](const std::string& path) {
+    const std::string folder = fetch_model_folder(path, files, config.hub.commits);
+    return folder == path ? "" : folder;
+  };
+  config.model.path_in_cache = fetch(config.model.path);
+  config.model.adapter_in_cache = fetch(config.model.adapter);
+}
+
+hub::DatasetSnapshot fetch_hub_dataset(const std::string& reference,
+                                       const std::map<std::string, std::string>& commits) {
+  auto dataset = hub::parse_dataset_reference(reference);
+  pin(dataset.repo, reference, commits);
+  return hub::fetch_dataset(hub::read_hub_settings(), dataset);
+}
+
+void fetch_hub_data(Config& config) {
+  add_saved_commits(config);
+  const auto fetch = [&commits = config.hub.commits](const std::string& path) {
+    if (hub::is_dataset_reference(path)) commits[path] = fetch_hub_dataset(path, commits).repo.revision;
+  };
+  for (const auto& source : config.data.train.sources()) fetch(source.path);
+  fetch(config.data.eval);
+}
+
+}  // namespace vlmtrain::train
