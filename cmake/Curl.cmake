@@ -14,4 +14,8 @@ set_target_properties(curl_plugin PROPERTIES OUTPUT_NAME vlmtrain_curl LIBRARY_O
 target_include_directories(curl_plugin PRIVATE ${CMAKE_SOURCE_DIR}/include ${CMAKE_SOURCE_DIR}/src)
 target_compile_options(curl_plugin PRIVATE ${VLMTRAIN_WARNINGS})
 target_link_libraries(curl_plugin PRIVATE PkgConfig::CURL PkgConfig::CRYPTO)
+if(VLMTRAIN_PORTABLE)
+  # The functions of the archives are not visible to the program, which may load another OpenSSL.
+  target_link_options(curl_plugin PRIVATE LINKER:--exclude-libs,ALL)
+endif()
 vlmtrain_for_older_hosts(curl_plugin)

@@ -1,12 +1,13 @@
 # A program for machines with LibTorch's wheel and without Debian's packages (scripts/make_portable.sh). Libraries with static
 # archives in Debian are linked statically; {fmt} and spdlog have none and are compiled from their headers. LibTorch is searched
-# as torch/ in the program's folder and next to it. FFmpeg, which depends on a hundred libraries in Debian, is built separately
-# (scripts/make_ffmpeg.sh).
+# as torch/ in the program's folder and next to it. FFmpeg, which depends on a hundred libraries in Debian, and libcurl, which
+# depends on 30, are built separately (scripts/make_ffmpeg.sh, scripts/make_curl.sh).
 #
 # It runs wherever LibTorch's wheel does, from glibc 2.28 and the libstdc++ of GCC 8 on. Newer symbols of this system are bound
 # to older versions, or implemented in cmake/portable/.
 option(VLMTRAIN_PORTABLE "Link for machines without Debian's packages" OFF)
 set(VLMTRAIN_FFMPEG ${CMAKE_SOURCE_DIR}/build/ffmpeg CACHE PATH "Where scripts/make_ffmpeg.sh has put FFmpeg, for portable programs")
+set(VLMTRAIN_CURL ${CMAKE_SOURCE_DIR}/build/curl CACHE PATH "Where scripts/make_curl.sh has put libcurl, for portable programs")
 if(VLMTRAIN_PORTABLE)
   enable_language(ASM)
   # Programs find LibTorch, stub libraries find each other; then LD_LIBRARY_PATH applies.
@@ -38,6 +39,18 @@ function(vlmtrain_own_ffmpeg target)
   endforeach()
   set_target_properties(${target} PROPERTIES INTERFACE_INCLUDE_DIRECTORIES ${VLMTRAIN_FFMPEG}/include
                         INTERFACE_LINK_LIBRARIES "${archives}")
+endfunction()
+
+# vlmtrain_own_curl(TARGET): makes the imported target refer to the libcurl in VLMTRAIN_CURL and OpenSSL's archives.
+function(vlmtrain_own_curl target)
+  set(archive ${VLMTRAIN_CURL}/lib/libcurl.a)
+  if(NOT EXISTS ${archive})
+    message(FATAL_ERROR "${archive}: does not exist; run scripts/make_curl.sh")
+  endif()
+  vlmtrain_link_statically(${target} ssl crypto)
+  set_property(TARGET ${target} PROPERTY INTERFACE_INCLUDE_DIRECTORIES ${VLMTRAIN_CURL}/include)
+  get_target_property(openssl ${target} INTERFACE_LINK_LIBRARIES)
+  set_property(TARGET ${target} PROPERTY INTERFACE_LINK_LIBRARIES ${archive} ${openssl})
 endfunction()
 
 # vlmtrain_libtiff(TARGET): makes the imported target refer to libtiff's archive and those of the codecs that it decodes with.

@@ -16,10 +16,10 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Debian packages with something in the program, statically linked or as headers.
+# Debian packages with something in the program or its plug-ins, statically linked or as headers.
 LINKED = ("libyaml-cpp-dev", "libfmt-dev", "libspdlog-dev", "nlohmann-json3-dev", "libcli11-dev", "libpcre2-dev", "libutf8proc-dev",
           "libjpeg62-turbo-dev", "libpng-dev", "zlib1g-dev", "libwebp-dev", "libtiff-dev", "libzstd-dev",
-          "liblzma-dev", "libdeflate-dev", "libavcodec-dev")
+          "liblzma-dev", "libdeflate-dev", "libavcodec-dev", "libcurl4-openssl-dev", "libssl-dev")
 PYTHON = ">=3.10"  # as torch's wheels
 
 
@@ -31,7 +31,9 @@ def licences() -> str:
     parts = ["vlmtrain's program contains these libraries, as Debian packages them. Their copyright notices follow.",
              "FFmpeg (libavcodec) is built without what is under the GPL, so it is under the GNU Lesser General Public License 2.1 or "
              "later, whose text is in LGPL-2.1. Its source is that of Debian's source package ffmpeg of the version below; "
-             "scripts/make_ffmpeg.sh of vlmtrain's source builds it, changed or not, and scripts/make_wheel.sh the program with it."]
+             "scripts/make_ffmpeg.sh of vlmtrain's source builds it, changed or not, and scripts/make_wheel.sh the program with it.",
+             "The plug-in libvlmtrain_curl.so contains libcurl (libcurl4-openssl) and OpenSSL (libssl). OpenSSL is under the Apache "
+             "License 2.0, whose text is in Apache-2.0."]
     for package in LINKED:
         version = subprocess.run(["dpkg-query", "-W", "-f=${Version}", package], check=True, capture_output=True, text=True).stdout
         notice = Path("/usr/share/doc", package, "copyright").read_text(encoding="utf-8", errors="replace")
@@ -73,6 +75,7 @@ Tag: py3-none-manylinux_{glibc.replace(".", "_")}_x86_64
         f"{info}/licenses/LICENSE": (ROOT / "LICENSE").read_bytes(),
         f"{info}/licenses/THIRD_PARTY": licences().encode(),
         f"{info}/licenses/LGPL-2.1": Path("/usr/share/common-licenses/LGPL-2.1").read_bytes(),
+        f"{info}/licenses/Apache-2.0": Path("/usr/share/common-licenses/Apache-2.0").read_bytes(),
         "vlmtrain/built_for.py": built_for.encode(),
         "vlmtrain/vlmtrain": (program / "vlmtrain").read_bytes(),
         "vlmtrain/vlmtrain-core": (program / "vlmtrain-core").read_bytes(),
@@ -83,7 +86,7 @@ Tag: py3-none-manylinux_{glibc.replace(".", "_")}_x86_64
         files[f"vlmtrain/shapes/{Path(path).name}"] = (ROOT / path).read_bytes()
     for path in (ROOT / "scripts/slurm").glob("*.sbatch"):
         files[f"vlmtrain/slurm/{path.name}"] = path.read_bytes()
-    for plugin in ("libvlmtrain_nccl.so", "libvlmtrain_kernels.so"):
+    for plugin in ("libvlmtrain_nccl.so", "libvlmtrain_curl.so", "libvlmtrain_kernels.so"):
         if (program / plugin).exists():  # kernels: where CUDA's compiler was at hand
             files[f"vlmtrain/{plugin}"] = (program / plugin).read_bytes()
     for path in (program / "vgpu").glob("lib*"):

@@ -22,6 +22,7 @@ PURPOSES = {
     "data": "samples, order, loader, ledger", "nn": "layers, attention, quantized weights",
     "kernels": "custom CUDA kernels", "vgpu": "stub CUDA libraries", "memory": "devices, allocations",
     "image": "images, videos, volumes, masks", "text": "tokenizers, chat templates",
+    "hub": "models and data of the Hugging Face Hub", "curl": "plug-in: HTTPS by libcurl",
     "parquet": "plug-in: Parquet by Arrow", "io": "files, JSON, safetensors, data sets",
     "base": "errors, options, log, processes",
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds a folder that runs with LibTorch's wheel and without Debian's packages: vlmtrain and vlmtrain-core, which it starts,
-# gpu_tests, the stub libraries of the virtual GPU (vgpu/), and the plug-in for NCCL.
+# gpu_tests, the stub libraries of the virtual GPU (vgpu/), and the plug-ins for NCCL and for downloads.
 #
 #   scripts/make_portable.sh [--program-alone] [FOLDER [BUILD]]     default: portable, and build/portable of the preset "portable"
 #
@@ -20,6 +20,7 @@ most_mib=64
 
 if [[ $build == build/portable ]]; then
   scripts/make_ffmpeg.sh
+  scripts/make_curl.sh
   cmake --preset portable >/dev/null
   cmake --build --preset portable --target "${programs[@]/vlmtrain-core/vlmtrain_core}"
 fi
@@ -30,14 +31,14 @@ while read -r library; do
   strip --strip-unneeded -o "$folder/vgpu/$(basename "$library")" "$library"
 done < <(find "$build/vgpu" -type f)
 
-plugins=(libvlmtrain_nccl.so)
+plugins=(libvlmtrain_nccl.so libvlmtrain_curl.so)
 # Custom kernels, if setup.sh could download CUDA's compiler.
 [[ ! -f $build/libvlmtrain_kernels.so ]] || plugins+=(libvlmtrain_kernels.so)
 for plugin in "${plugins[@]}"; do strip --strip-unneeded -o "$folder/$plugin" "$build/$plugin"; done
 
 needed() { objdump -p "$1" | awk '$1 == "NEEDED" { print $2 }'; }
 bad=0
-for program in "${programs[@]}"; do
+for program in "${programs[@]}" libvlmtrain_curl.so; do
   for library in $(needed "$folder/$program"); do
     case $library in
       libtorch_cpu.so | libc10.so | libstdc++.so.6 | libgcc_s.so.1 | libc.so.6 | libm.so.6 | ld-linux-x86-64.so.2) ;;

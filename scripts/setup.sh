@@ -3,13 +3,15 @@
 # torch wheel into a cache folder. Safe to run again: installed components are not changed.
 #
 #   scripts/setup.sh                 packages, LibTorch, and Arrow for data sets in Parquet
-#   scripts/setup.sh --tests         also a browser, for the tests of the run report; without one they are skipped
+#   scripts/setup.sh --tests         also a browser, for the tests of the run report, and huggingface_hub, for those of
+#                                    downloads; without them these tests are skipped
 #   scripts/setup.sh --nightly       also the dependencies of the fuzz targets
 #   scripts/setup.sh --print-libtorch   print the folder that holds torch/ and nvidia/, install nothing
 #   scripts/setup.sh --print-arrow      print the folder that holds pyarrow/, install nothing
 #   scripts/setup.sh --print-nvcc       print the folder that holds nvidia/cu13/bin/nvcc, install nothing
+#   scripts/setup.sh --print-huggingface-hub   print the folder that holds huggingface_hub/, install nothing
 #
-# VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is the folder of LibTorch, Arrow and nvcc.
+# VLMTRAIN_CACHE (default: $XDG_CACHE_HOME/vlmtrain or ~/.cache/vlmtrain) is the folder of all that is not from apt.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,12 +22,15 @@ arrow_version=$(cat cmake/parquet.version)
 arrow=$cache/arrow-$arrow_version
 nvcc_version=$(cat cmake/nvcc.version)
 nvcc=$cache/nvcc-$nvcc_version
+huggingface_hub_version=2.4.0  # the version whose cache vlmtrain writes
+huggingface_hub=$cache/huggingface_hub-$huggingface_hub_version
 
 case ${1:-} in
   '' | --tests | --nightly) ;;
   --print-libtorch) echo "$libtorch"; exit 0 ;;
   --print-arrow) echo "$arrow"; exit 0 ;;
   --print-nvcc) echo "$nvcc"; exit 0 ;;
+  --print-huggingface-hub) echo "$huggingface_hub"; exit 0 ;;
   *) echo "setup: $1: unknown option; see the head of scripts/setup.sh" >&2; exit 2 ;;
 esac
 
@@ -109,6 +114,23 @@ if [[ ! -f $nvcc/.complete ]]; then
   else
     rm -rf "$partial"
     echo "setup: nvcc cannot be downloaded; vlmtrain is built without custom kernels; run scripts/setup.sh again for them" >&2
+  fi
+  trap - EXIT
+fi
+
+# The reference of tests/hub/oracle_test.py, with the packages that it requires.
+if [[ ${1:-} == --tests || ${1:-} == --nightly ]] && [[ ! -f $huggingface_hub/.complete ]]; then
+  echo "setup: fetching huggingface_hub $huggingface_hub_version into $huggingface_hub"
+  partial=$(mktemp -d "$cache/huggingface_hub-partial.XXXXXX")
+  trap 'rm -rf "$partial"' EXIT
+  if /usr/bin/python3 -m pip install --quiet --no-input --disable-pip-version-check --root-user-action=ignore --no-compile \
+    --target "$partial" "huggingface_hub==$huggingface_hub_version"; then
+    touch "$partial/.complete"
+    rm -rf "$huggingface_hub"
+    mv "$partial" "$huggingface_hub"
+  else
+    rm -rf "$partial"
+    echo "setup: huggingface_hub cannot be downloaded; the test that needs it will be skipped; run scripts/setup.sh --tests again for it" >&2
   fi
   trap - EXIT
 fi

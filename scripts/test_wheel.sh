@@ -105,6 +105,12 @@ data: {train: video.jsonl, on_bad_sample: fail}
 training: {global_batch_size: 1}
 output: {dir: video}" >video.yaml
   vlmtrain --config video.yaml training.max_steps=2'
+# shellcheck disable=SC2016
+expect "a model that the Hub does not have, with the plug-in for downloads" 2 'is neither a folder nor a repository at http' as_user sh -c '
+  python -u -m http.server --bind 127.0.0.1 0 >server.txt 2>&1 & server=$!
+  until grep -qs " port " server.txt; do sleep 0.2; kill -0 $server || exit; done
+  HF_ENDPOINT=http://127.0.0.1:$(sed -n "s/.* port \([0-9]*\) .*/\1/p" server.txt) vlmtrain download some/model; code=$?
+  kill $server; exit $code'
 
 # torch in another folder: the wheel in a separate folder, torch in the environment.
 pip env install "${options[@]}" --no-deps --target "$folder/apart" "$wheel"

@@ -10,7 +10,7 @@ import tempfile
 
 # Stub libraries and plug-ins must not depend on LibTorch or the other parts.
 ONLY = {"vgpu": {"vlmtrain/memory/gpu_table.h"}, "parquet": {"vlmtrain/io/row_file.h"},
-        "nccl": {"vlmtrain/distributed/nccl.h"}}
+        "nccl": {"vlmtrain/distributed/nccl.h"}, "curl": {"vlmtrain/hub/http.h"}}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*["<]((?:vlmtrain/)?)([a-z0-9_]+)(/[^">]+)[">]', re.MULTILINE)
 

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <exception>
 #include <new>
 #include <sstream>
 #include <string>
@@ -78,6 +79,18 @@ __attribute__((visibility("default"))) void __wrap__ZNSt7__cxx1119basic_ostrings
 __attribute__((visibility("default"))) void __wrap__ZNSt7__cxx1118basic_stringstreamIcSt11char_traitsIcESaIcEEC1Ev(
     void* place) {
   new (place) std::stringstream(std::ios_base::in | std::ios_base::out);
+}
+
+// Functions of std::exception_ptr that are private before GCC 11, where its copy constructor and its destructor, which
+// are not inline, call them.
+void copy_exception_ptr(void* place, const void* original) __asm__("_ZNSt15__exception_ptr13exception_ptrC1ERKS0_");
+void destroy_exception_ptr(void* object) __asm__("_ZNSt15__exception_ptr13exception_ptrD1Ev");
+__attribute__((visibility("default"))) void __wrap__ZNSt15__exception_ptr13exception_ptr9_M_addrefEv(void* object) {
+  alignas(std::exception_ptr) char copy[sizeof(std::exception_ptr)];  // never destroyed: one more reference
+  copy_exception_ptr(copy, object);
+}
+__attribute__((visibility("default"))) void __wrap__ZNSt15__exception_ptr13exception_ptr10_M_releaseEv(void* object) {
+  destroy_exception_ptr(object);
 }
 
 }  // extern "C"

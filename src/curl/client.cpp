@@ -140,7 +140,10 @@ class CurlClient : public HttpClient {
     curl_easy_setopt(handle, CURLOPT_HEADERDATA, &transfer);
     curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, on_body);
     curl_easy_setopt(handle, CURLOPT_WRITEDATA, &transfer);
-    if (!ca_bundle_.empty()) curl_easy_setopt(handle, CURLOPT_CAINFO, ca_bundle_.c_str());
+    if (!ca_bundle_.empty()) {
+      curl_easy_setopt(handle, CURLOPT_CAINFO, ca_bundle_.c_str());
+      curl_easy_setopt(handle, CURLOPT_PROXY_CAINFO, ca_bundle_.c_str());
+    }
     // libcurl ignores the upper-case name of this one, which scripts for Python set.
     if (const char* proxy = std::getenv("HTTP_PROXY");
         proxy != nullptr && std::getenv("http_proxy") == nullptr && request.url.starts_with("http:")) {

@@ -87,7 +87,10 @@ void wait_before_retry(const HubSettings& settings, const HttpResponse& response
 UserError make_hub_error(const HubSettings& settings, const Repo& repo, const std::string& subject,
                          const HttpResponse& response) {
   if (response.error != TransferError::kNone) {
-    return run_error("{}: cannot be downloaded from {}: {}; {}", subject, settings.endpoint, response.problem,
+    // A model may be a folder that the user expected on this machine.
+    const bool may_be_folder = repo.type == RepoType::kModel && subject == repo.to_string();
+    return run_error("{}: {}cannot be downloaded from {}: {}; {}", subject,
+                     may_be_folder ? "not a folder on this machine, and " : "", settings.endpoint, response.problem,
                      describe_fix(settings, response));
   }
   // https://github.com/huggingface/huggingface_hub, hf_raise_for_status()

@@ -103,8 +103,8 @@ DatasetConfig choose_config(const std::vector<DatasetConfig>& configs, const Dat
   };
   const auto config = std::ranges::find_if(configs, is_chosen);
   if (config != configs.end()) return *config;
-  std::vector<std::string> names;
-  for (const auto& entry : configs) names.push_back(entry.name);
+  std::vector<std::string> names(configs.size());
+  std::ranges::transform(configs, names.begin(), &DatasetConfig::name);
   throw usage_error("{}: {}; choose one of its configurations: hf://datasets/{}/CONFIG with {}",
                     reference.repo.to_string(),
                     reference.config.empty() ? "has no default configuration"

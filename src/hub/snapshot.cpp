@@ -77,10 +77,10 @@ class RepoFetcher {
     }
   }
 
-  /// Makes the snapshot have `wanted`.
-  void fetch(const std::vector<RepoFile>& wanted) {
+  /// Downloads those of `files` that the snapshot lacks.
+  void fetch(const std::vector<RepoFile>& files) {
     std::vector<RepoFile> missing;
-    std::ranges::copy_if(wanted, std::back_inserter(missing),
+    std::ranges::copy_if(files, std::back_inserter(missing),
                          [&](const RepoFile& file) { return !cache_.has_file(commit_, file); });
     if (missing.empty()) return;
     if (settings_.is_offline()) {
@@ -96,8 +96,9 @@ class RepoFetcher {
   HubConnection& connect() {
     if (settings_.is_offline()) {
       throw data_error(
-          "{}: not in the cache {}, and {} forbids the network; run `vlmtrain download {}` where there is one",
-          repo_.to_string(), settings_.cache.string(), settings_.offline_variable, repo_.to_string());
+          "{}: {}not in the cache {}, and {} forbids the network; run `vlmtrain download {}` where there is one",
+          repo_.to_string(), repo_.type == RepoType::kModel ? "not a folder on this machine, " : "",
+          settings_.cache.string(), settings_.offline_variable, repo_.to_string());
     }
     if (!connection_) connection_ = std::make_unique<HubConnection>(settings_);
     return *connection_;
@@ -115,7 +116,7 @@ class RepoFetcher {
 
 Snapshot fetch_model(const HubSettings& settings, const Repo& repo, ModelFiles files, Freshness freshness) {
   RepoFetcher fetcher(settings, repo, freshness);
-  const Snapshot snapshot{.repo = fetcher.repo_at_commit(), .folder = fetcher.folder()};
+  Snapshot snapshot{.repo = fetcher.repo_at_commit(), .folder = fetcher.folder()};
   if (fetcher.has_unlisted_snapshot() && !fetcher.try_list_files()) return snapshot;
   fetcher.fetch(select_config_files(fetcher.files()));
   if (files == ModelFiles::kConfig) return snapshot;
@@ -128,6 +129,15 @@ Snapshot fetch_model(const HubSettings& settings, const Repo& repo, ModelFiles f
   }
   fetcher.fetch(weights);
   return snapshot;
+}
+
+std::optional<Snapshot> find_cached_model(HubSettings settings, const Repo& repo, ModelFiles files) {
+  settings.offline_variable = "HF_HUB_OFFLINE";
+  try {
+    return fetch_model(settings, repo, files);
+  } catch (const UserError&) {
+    return std::nullopt;
+  }
 }
 
 DatasetSnapshot fetch_dataset(const HubSettings& settings, const DatasetReference& reference, Freshness freshness) {

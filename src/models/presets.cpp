@@ -28,19 +28,8 @@ void check_preset_name(const std::string& preset, std::string_view source,
                        std::string_view problem = "unknown preset") {
   const auto names = list_presets();
   if (std::find(names.begin(), names.end(), preset) != names.end()) return;
-  // A Hugging Face name suggests its preset: the owner and a suffix such as -Instruct are ignored.
-  std::string name = preset.substr(preset.rfind('/') + 1);
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
-  for (const std::string_view suffix : {"-instruct", "-hf", "-it"}) {
-    if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
-  }
-  const bool is_preset = std::ranges::find(names, name) != names.end();
-  const auto suggestion = is_preset ? std::optional(name) : find_nearest_word(preset, names);
-  if (preset.find('/') != std::string::npos) {
-    throw usage_error(
-        "{} {}: the folder does not exist; download it first (`hf download`), or use {}", source, preset,
-        is_preset ? fmt::format("the preset {}", name) : fmt::format("a preset: {}", fmt::join(names, ", ")));
-  }
+  auto suggestion = find_hub_preset(preset);
+  if (!suggestion) suggestion = find_nearest_word(preset, names);
   throw usage_error("{} {}: {}; {}available are {}", source, preset, problem,
                     suggestion ? fmt::format("did you mean {}? ", *suggestion) : "", fmt::join(names, ", "));
 }
@@ -125,6 +114,17 @@ void write_preset_files(const std::string& preset, const std::filesystem::path& 
                       get_tokenizer_source(preset));
   }
   if (!has_tokenizer) install_tokenizer(preset, tokenizer, folder);
+}
+
+std::optional<std::string> find_hub_preset(const std::string& hub_name) {
+  std::string name = hub_name.substr(hub_name.rfind('/') + 1);
+  name.resize(std::min(name.find('@'), name.size()));
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  for (const std::string_view suffix : {"-instruct", "-hf", "-it"}) {
+    if (name.ends_with(suffix)) name.resize(name.size() - suffix.size());
+  }
+  const auto names = list_presets();
+  return std::ranges::find(names, name) == names.end() ? std::nullopt : std::optional(name);
 }
 
 nlohmann::ordered_json load_preset_config(const std::string& preset) {

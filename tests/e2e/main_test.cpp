@@ -38,13 +38,14 @@ int serve_commands() {
 }  // namespace vlmtrain::e2e
 
 // The tests, or the server of commands. OpenMP reads its variables when it is loaded, and forked
-// commands have the threads of this process.
+// commands have the threads of this process. Commands use no network, except in tests of the Hub.
 int main(int argc, char** argv) {
   const char* const threads = std::getenv("OMP_NUM_THREADS");
   if (threads == nullptr || std::string_view(threads) != "1") {
     setenv("OMP_NUM_THREADS", "1", 1);
     execv("/proc/self/exe", argv);
   }
+  setenv("HF_HUB_OFFLINE", "1", 0);
   vlmtrain::e2e::can_fork_commands();  // remembers the loader's variables
   if (argc > 1 && std::string_view(argv[1]) == "--serve") return vlmtrain::e2e::serve_commands();
   testing::InitGoogleTest(&argc, argv);

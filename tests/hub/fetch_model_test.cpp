@@ -18,6 +18,18 @@ using testing::HasSubstr;
 
 class FetchModel : public HubTest {
  protected:
+  /// Writes a model of two shards and a tokenizer.
+  void write_sharded_model() const {
+    write_model("config.json", "{}");
+    write_model("tokenizer.json", std::string(100'000, 't'));
+    write_model("README.md", "not needed");
+    write_model("model.safetensors.index.json",
+                R"({"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}})");
+    write_model("model-1-of-2.safetensors", std::string(300'000, 'a'));
+    write_model("model-2-of-2.safetensors", std::string(200'000, 'b'));
+    write_model("onnx/model.safetensors", "not needed");
+  }
+
   Snapshot fetch(const std::string& reference = "org/model", ModelFiles files = ModelFiles::kWithWeights,
                  Freshness freshness = Freshness::kCached) const {
     return fetch_model(settings_, parse_model_reference(reference), files, freshness);
@@ -96,14 +108,15 @@ TEST_F(FetchModel, BranchesAndTagsAreCommits) {
   EXPECT_EQ(io::read_file(fetch("org/model@v1").folder / "config.json"), R"({"branch": "v1"})");
   const UserError error = fail("org/model@v2");
   EXPECT_EQ(error.code(), ExitCode::kUsage);
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("org/model: has no revision v2"), HasSubstr(endpoint())));
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("org/model: has no revision v2"), HasSubstr(server().endpoint())));
 }
 
 TEST_F(FetchModel, OfflineErrorNamesWhatIsMissing) {
   write_sharded_model();
   settings_.offline_variable = "HF_HUB_OFFLINE";
   EXPECT_EQ(fail().code(), ExitCode::kBadData);
-  EXPECT_THAT(fail().what(), AllOf(HasSubstr("org/model: not in the cache"), HasSubstr("HF_HUB_OFFLINE")));
+  EXPECT_THAT(fail().what(), AllOf(HasSubstr("org/model: not a folder on this machine, not in the cache"),
+                                   HasSubstr("HF_HUB_OFFLINE")));
   EXPECT_TRUE(requests().empty());
   settings_.offline_variable.clear();
   fetch("org/model", ModelFiles::kConfig);
@@ -124,7 +137,7 @@ TEST_F(FetchModel, TokenIsSentToTheEndpointOnly) {
   fetch();
   size_t num_to_storage = 0;
   for (const auto& request : requests()) {
-    if (request["port"] == storage_port_) {
+    if (request["port"] == server().storage_port()) {
       ++num_to_storage;
       EXPECT_EQ(request["token"], "") << request;
     }
@@ -141,7 +154,7 @@ TEST_F(FetchModel, RejectedAccessIsExplained) {
   settings_.token = "hf_good";
   set_faults({{"gated", {"org/model"}}});
   EXPECT_EQ(fail().code(), ExitCode::kUsage);
-  EXPECT_THAT(fail().what(), AllOf(HasSubstr("access is restricted"), HasSubstr(endpoint() + "/org/model"),
+  EXPECT_THAT(fail().what(), AllOf(HasSubstr("access is restricted"), HasSubstr(server().endpoint() + "/org/model"),
                                    HasSubstr("the token in HF_TOKEN")));
   settings_.token.clear();
   EXPECT_THAT(fail().what(), HasSubstr("then set HF_TOKEN"));
@@ -154,7 +167,8 @@ TEST_F(FetchModel, LostConnectionsContinue) {
   EXPECT_EQ(io::read_file(fetch().folder / "model-1-of-2.safetensors"), std::string(300'000, 'a'));
   std::vector<std::string> ranges;
   for (const auto& request : requests()) {
-    if (request["port"] == storage_port_ && request["path"].get<std::string>().ends_with("model-1-of-2.safetensors"))
+    if (request["port"] == server().storage_port() &&
+        request["path"].get<std::string>().ends_with("model-1-of-2.safetensors"))
       ranges.push_back(request["range"].is_null() ? "" : request["range"].get<std::string>());
   }
   EXPECT_THAT(ranges, testing::ElementsAre("", "bytes=131072-", "bytes=262144-"));
@@ -169,7 +183,7 @@ TEST_F(FetchModel, PartialContentsContinueInTheNextCall) {
     EXPECT_EQ(fail().code(), ExitCode::kFailed);
     set_faults({{"no_ranges", !has_ranges}});
     for (const auto& entry : fs::directory_iterator(settings_.cache / "models--org--model/blobs")) {
-      if (entry.path().extension() == ".incomplete") write(entry.path(), std::string(1000, 'a'));
+      if (entry.path().extension() == ".incomplete") std::ofstream(entry.path()) << std::string(1000, 'a');
     }
     EXPECT_EQ(io::read_file(fetch().folder / "model-1-of-2.safetensors"), std::string(300'000, 'a'));
     EXPECT_EQ(io::read_file(fetch().folder / "model-2-of-2.safetensors"), std::string(200'000, 'b'));
@@ -231,7 +245,26 @@ TEST_F(FetchModel, UnreachableEndpoint) {
   const UserError error = fail();
   EXPECT_EQ(error.code(), ExitCode::kFailed);
   EXPECT_THAT(error.what(),
-              AllOf(HasSubstr("org/model: cannot be downloaded from http://127.0.0.1:1"), HasSubstr("HTTPS_PROXY")));
+              AllOf(HasSubstr("org/model: not a folder on this machine, and cannot be downloaded from http"),
+                    HasSubstr("HTTPS_PROXY")));
+}
+
+TEST_F(FetchModel, CertificatesAreChecked) {
+  const auto certificate = folder() / "certificate.pem";
+  const std::string command =
+      "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext "
+      "subjectAltName=IP:127.0.0.1 -keyout - -out - 2>/dev/null >" +
+      certificate.string();
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  const HubServer tls_server(folder() / "tls", certificate.string());
+  tls_server.write("models/org/model/main/config.json", "{}");
+  tls_server.write("models/org/model/main/model.safetensors", "weights");
+  settings_.endpoint = tls_server.endpoint();
+  const UserError error = fail();
+  EXPECT_EQ(error.code(), ExitCode::kFailed);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("certificate"), HasSubstr("SSL_CERT_FILE")));
+  settings_.ca_bundle = certificate.string();
+  EXPECT_EQ(io::read_file(fetch().folder / "model.safetensors"), "weights");
 }
 
 TEST_F(FetchModel, WeightsMustBeSafetensors) {
@@ -249,7 +282,8 @@ TEST_F(FetchModel, TwoProcessesShareACache) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(io::read_file(fetch().folder / "model-1-of-2.safetensors"), std::string(300'000, 'a'));
   const auto all = requests();
-  EXPECT_EQ(std::ranges::count_if(all, [&](const auto& request) { return request["port"] == storage_port_; }), 2);
+  EXPECT_EQ(std::ranges::count_if(all, [&](const auto& request) { return request["port"] == server().storage_port(); }),
+            2);
 }
 
 /// A process that is killed in the middle of a download.

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A server on the loopback interface that speaks the part of the Hugging Face Hub's API that downloads use, with faults.
 
-    server.py ROOT
+    server.py ROOT [CERTIFICATE]
 
 ROOT/models/ORG/NAME/BRANCH/… and ROOT/datasets/ORG/NAME/BRANCH/… are the files of repositories. A commit is a hash of a
 branch's files, and stays available after they change. Files with the extensions in LFS are on another port, another origin, to
-which the server redirects; git blobs come from the first port. The server prints both ports on one line.
+which the server redirects; git blobs come from the first port. The server prints both ports on one line. CERTIFICATE, a PEM file
+with a key, makes both ports use TLS.
 
 ROOT/faults.json, read at each request, is an object with some of:
   "private": {ID: TOKEN}     repositories that need this token
@@ -23,9 +24,11 @@ ROOT/requests.jsonl gets one line per request: port, path, range, token.
 """
 import hashlib
 import json
+import os
 import pathlib
 import re
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -75,7 +78,7 @@ def scan(branch: pathlib.Path) -> str:
         for name, (path, _) in tree.items():  # hard links stay when a test replaces the file
             (store / name).parent.mkdir(parents=True, exist_ok=True)
             if not (store / name).exists():
-                (store / name).hardlink_to(path)
+                os.link(path, store / name)
             tree[name] = (store / name, tree[name][1])
     return commit
 
@@ -168,7 +171,7 @@ class Handler(BaseHTTPRequestHandler):
         headers = [("Content-Type", "application/json")]
         if start + PAGE_FILES < len(entries):
             query = f"?recursive=True&expand=False&cursor={start + PAGE_FILES}"
-            headers.append(("Link", f'<http://{self.headers["Host"]}{url.path}{query}>; rel="next"'))
+            headers.append(("Link", f'<{scheme}://{self.headers["Host"]}{url.path}{query}>; rel="next"'))
         self.answer(200, json.dumps(entries[start:start + PAGE_FILES]).encode(), headers)
 
     def send_file(self, commit, name):
@@ -177,7 +180,7 @@ class Handler(BaseHTTPRequestHandler):
         if "lfs" not in entry:
             return self.send_content(path, entry, headers + [("ETag", f'"{entry["oid"]}"')])
         host = self.headers["Host"].rsplit(":", 1)[0]
-        location = f"http://{host}:{storage_port}/storage/{commit}/{urllib.parse.quote(name)}"
+        location = f"{scheme}://{host}:{storage_port}/storage/{commit}/{urllib.parse.quote(name)}"
         headers += [("X-Linked-Size", str(entry["size"])), ("X-Linked-ETag", f'"{entry["lfs"]["oid"]}"'), ("Location", location)]
         self.answer(302, headers=headers)
 
@@ -233,7 +236,12 @@ class Server(ThreadingHTTPServer):
 
 
 api_server, storage_server = Server(("127.0.0.1", 0), Handler), Server(("127.0.0.1", 0), Handler)
-storage_port = storage_server.server_port
+scheme, storage_port = "http", storage_server.server_port
+if len(sys.argv) > 2:
+    scheme, context = "https", ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(sys.argv[2])
+    for server in (api_server, storage_server):
+        server.socket = context.wrap_socket(server.socket, server_side=True)
 threading.Thread(target=storage_server.serve_forever, daemon=True).start()
 print(api_server.server_port, storage_port, flush=True)
 api_server.serve_forever()

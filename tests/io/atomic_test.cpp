@@ -22,6 +22,7 @@
 #include "io/child_process.h"
 #include "io/files/file_system.h"
 #include "io/temporary_folder.h"
+#include "vlmtrain/io/file.h"
 
 namespace vlmtrain::io {
 namespace {

@@ -66,7 +66,7 @@ class Commands:
     def __init__(self, binary, server):
         self.binary = binary
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith(("VLMTRAIN_", "SLURM_", "CUDA_"))}
-        self.environment |= {"VLMTRAIN_PAST_RUNS": "off", "OMP_NUM_THREADS": "1"}
+        self.environment |= {"VLMTRAIN_PAST_RUNS": "off", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         self.server = subprocess.Popen([server, "--serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment)
         signal.signal(signal.SIGALRM, lambda *_: sys.exit(f"a command takes more than {SECONDS} s"))
 

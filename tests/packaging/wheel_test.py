@@ -69,7 +69,7 @@ class Wheel(unittest.TestCase):
         self.assertEqual({Path(name).name for name in self.files if name.startswith("vlmtrain/vgpu/")}, stand_ins)
         self.assertIn("libvlmtrain_vgpu.so", stand_ins)
         for library in ("yaml-cpp", "fmt", "spdlog", "json", "cli11", "pcre2", "utf8proc", "jpeg", "png", "zlib", "webp", "tiff", "zstd", "lzma",
-                        "deflate", "avcodec"):
+                        "deflate", "avcodec", "curl", "ssl"):
             self.assertRegex(self.text("licenses/THIRD_PARTY"), rf"(?m)^=+\n\S*{library}\S* \d.*\n=+\n(.*\n)+?.*[Cc]opyright")
 
     def test_the_same_files_give_the_same_wheel(self):

@@ -1,8 +1,7 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "vlmtrain/hub/repo.h"
@@ -37,6 +36,9 @@ struct Snapshot {
 /// processes may share a cache.
 Snapshot fetch_model(const HubSettings& settings, const Repo& repo, ModelFiles files,
                      Freshness freshness = Freshness::kCached);
+
+/// Returns the same commit if the cache has all of these files, without network; else nothing.
+std::optional<Snapshot> find_cached_model(HubSettings settings, const Repo& repo, ModelFiles files);
 
 /// A split of a data set in the local cache.
 struct DatasetSnapshot {

@@ -19,9 +19,14 @@ namespace vlmtrain::models {
 bool is_adapter(const std::filesystem::path& folder);
 
 /// Returns the checkpoint that an adapter belongs to: `base`, or the adapter's
-/// base_model_name_or_path if `base` is empty. Throws UserError: kUsage if `base` is not a folder;
-/// kBadData if the result does not exist or is not a full checkpoint.
+/// base_model_name_or_path if `base` is empty, which is downloaded if it is a name on the Hub. Throws
+/// UserError: kUsage if `base` is not a folder; kBadData if the result does not exist or is not a
+/// full checkpoint; and as hub::fetch_model().
 std::filesystem::path find_adapter_base(const std::filesystem::path& folder, const std::filesystem::path& base = {});
+
+/// Returns true if find_adapter_base(adapter) needs no download. Throws UserError (kBadData) if
+/// adapter_config.json is invalid.
+bool has_local_base(const std::filesystem::path& adapter);
 
 /// The folders of a base checkpoint and of the adapter that belongs to it.
 struct BaseAndAdapterFolders {

@@ -86,6 +86,10 @@ void save_checkpoint(const VisionLanguageModel& model, const std::filesystem::pa
 /// Returns the names of the presets of `vlmtrain init --preset`.
 std::vector<std::string> list_presets();
 
+/// Returns the preset for a name on the Hub, which has an owner and possibly a revision and a suffix
+/// such as -Instruct; nothing if there is none.
+std::optional<std::string> find_hub_preset(const std::string& hub_name);
+
 /// Returns the Hugging Face name of the model whose tokenizer.json a preset needs; empty if the
 /// preset has its own.
 std::string get_tokenizer_source(const std::string& preset);

@@ -23,7 +23,6 @@
 #include "vlmtrain/evaluation/evaluated_answer.h"
 #include "vlmtrain/evaluation/metrics.h"
 #include "vlmtrain/evaluation/scores.h"
-#include "vlmtrain/hub/snapshot_path.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
@@ -128,21 +127,18 @@ AutoOr<int64_t> parse_batch_size(const std::string& text) {
 }
 
 /// Returns --base if given. Otherwise returns model.path if `checkpoint` is an adapter whose
-/// adapter_config.json names a base that does not exist. Otherwise returns "", so that the
+/// adapter_config.json names a base that is not on this machine. Otherwise returns "", so that the
 /// adapter's base is used.
 std::string find_base_checkpoint(const EvalArguments& arguments, const train::Config& config,
                                  const std::filesystem::path& checkpoint) {
   if (!arguments.base.empty()) return train::fetch_model_folder(arguments.base);
   if (!models::is_adapter(checkpoint)) return "";
-  const auto file = checkpoint / "adapter_config.json";
-  const auto base_model_name =
-      io::get_or<std::string>(io::read_json(file), "base_model_name_or_path", "", file.string());
   std::error_code error;
-  const bool exists = std::filesystem::exists(base_model_name, error) || hub::find_model_reference(base_model_name);
-  if (exists || !std::filesystem::exists(std::filesystem::path(config.model.folder()) / "config.json", error))
-    return "";
-  spdlog::warn("{}: base_model_name_or_path {} does not exist; {} {} is used as the base (--base sets another)",
-               file.string(), base_model_name, keys::model::kPath, config.model.path);
+  const bool has_model_path =
+      std::filesystem::exists(std::filesystem::path(config.model.folder()) / "config.json", error);
+  if (!has_model_path || models::has_local_base(checkpoint)) return "";
+  spdlog::warn("{}: base_model_name_or_path is not on this machine; {} {} is used as the base (--base sets another)",
+               (checkpoint / "adapter_config.json").string(), keys::model::kPath, config.model.path);
   return config.model.folder();
 }
 

@@ -38,6 +38,18 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
   }
 }
 
+/// Returns the folder of train::fetch_model_folder(). If a download fails, the message suggests the
+/// preset of the model.
+std::string fetch_config(const std::string& model, std::map<std::string, std::string>& commits) {
+  try {
+    return train::fetch_model_folder(model, hub::ModelFiles::kConfig, commits);
+  } catch (const UserError& error) {
+    const auto preset = models::find_hub_preset(model);
+    if (error.code() == ExitCode::kUsage || !preset) throw;
+    throw UserError(error.code(), fmt::format("{}; or use the preset {}", error.what(), *preset));
+  }
+}
+
 }  // namespace
 
 PresetFolder::PresetFolder(std::string preset, std::string tokenizer)
@@ -74,7 +86,7 @@ std::string PresetFolder::replace_temporary_paths(std::string text) const {
 
 ModelFolder::ModelFolder(const std::string& model, const std::string& tokenizer,
                          std::map<std::string, std::string>& commits)
-    : model_(train::fetch_model_folder(model, hub::ModelFiles::kConfig, commits)) {
+    : model_(fetch_config(model, commits)) {
   if (!std::filesystem::exists(model_)) {
     preset_ = std::make_unique<PresetFolder>(model_, tokenizer);
   } else if (!tokenizer.empty()) {

@@ -98,7 +98,7 @@ std::vector<std::string> find_duplicate_tensor_names(const fs::path& folder, con
 
 [[noreturn]] void throw_missing_weights(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
-    throw data_error("{}: the folder does not exist; download the model first (hf download)", folder.string());
+    throw data_error("{}: the folder does not exist; check the path", folder.string());
   }
   for (const std::string_view pickled_name : {kPickledWeightsName, kPickledWeightsIndexName}) {
     if (fs::exists(folder / pickled_name)) {

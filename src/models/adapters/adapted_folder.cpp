@@ -115,20 +115,35 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the folder of base_model_name_or_path, which is downloaded if it is a name on the Hub.
-std::string read_base_path(const fs::path& adapter) {
+/// base_model_name_or_path of an adapter_config.json.
+struct BaseReference {
+  std::string path;
+  std::optional<hub::Repo> repo;  ///< if `path` is a name on the Hub
+};
+
+BaseReference read_base_reference(const fs::path& adapter) {
   const auto source = adapter / kAdapterConfigName;
   if (!is_adapter(adapter)) throw make_missing_adapter_error(source);
   const auto config = io::read_json(source);
-  auto base = io::get<std::string>(config, "base_model_name_or_path", source.string());
-  auto repo = hub::find_model_reference(base);
-  if (!repo) return base;
-  repo->revision = io::get_or<std::string>(config, "revision", repo->revision, source.string());
-  const std::string reference = repo->to_string();
-  if (!hub::is_model_reference(reference))
+  BaseReference base{.path = io::get<std::string>(config, "base_model_name_or_path", source.string())};
+  base.repo = hub::find_model_reference(base.path);
+  if (!base.repo) return base;
+  base.repo->revision = io::get_or<std::string>(config, "revision", base.repo->revision, source.string());
+  if (!hub::is_model_reference(base.repo->to_string()))
     throw data_error("{}: revision {} is invalid; correct it, or give the base with --base", source.string(),
-                     make_excerpt(repo->revision));
-  return hub::fetch_model(hub::read_hub_settings(), *repo, hub::ModelFiles::kWithWeights).folder.string();
+                     make_excerpt(base.repo->revision));
+  return base;
+}
+
+/// Returns the base on this machine: a folder or a snapshot in the Hugging Face cache. Returns
+/// nothing if there is none.
+std::optional<fs::path> find_local_base(const BaseReference& base) {
+  if (base.repo) {
+    const auto snapshot = hub::find_cached_model(hub::read_hub_settings(), *base.repo, hub::ModelFiles::kWithWeights);
+    return snapshot ? std::optional(snapshot->folder) : std::nullopt;
+  }
+  std::error_code error;
+  return fs::is_directory(base.path, error) ? std::optional<fs::path>(base.path) : std::nullopt;
 }
 
 /// Throws UserError if `base` is not a full checkpoint. `source` is the key or flag that gave it.
@@ -197,13 +212,23 @@ fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
     return base;
   }
   const std::string source = fmt::format("{}: base_model_name_or_path", (folder / kAdapterConfigName).string());
-  const std::string base_path = read_base_path(folder);
-  if (!fs::is_directory(base_path)) {
+  const BaseReference reference = read_base_reference(folder);
+  auto path = find_local_base(reference);
+  if (!path && !reference.repo) {
     throw data_error("{} {} is not a folder on this machine; give the adapter's base checkpoint with --base", source,
-                     base_path);
+                     reference.path);
   }
-  check_full_checkpoint(base_path, source);
-  return base_path;
+  try {
+    if (!path) path = hub::fetch_model(hub::read_hub_settings(), *reference.repo, hub::ModelFiles::kWithWeights).folder;
+  } catch (const UserError& error) {
+    throw UserError(error.code(), fmt::format("{}; or give the adapter's base checkpoint with --base", error.what()));
+  }
+  check_full_checkpoint(*path, source);
+  return *path;
+}
+
+bool has_local_base(const fs::path& adapter) {
+  return find_local_base(read_base_reference(adapter)).has_value();
 }
 
 BaseAndAdapterFolders resolve_base_and_adapter(const fs::path& folder, const fs::path& base) {
@@ -223,13 +248,13 @@ bool are_equal_checkpoints(const fs::path& a, const fs::path& b) {
 }
 
 void warn_on_base_folder_mismatch(const fs::path& adapter, const fs::path& base) {
-  const std::string base_path = read_base_path(adapter);
-  std::error_code error;
-  if (!fs::is_directory(base_path, error) || are_equal_checkpoints(base_path, base)) return;
+  const BaseReference reference = read_base_reference(adapter);
+  const auto base_path = find_local_base(reference);
+  if (!base_path || are_equal_checkpoints(*base_path, base)) return;
   spdlog::warn(
       "{}: base_model_name_or_path {} exists and is not {}, the checkpoint in use; results are valid only if both have "
       "the same weights, so check which one the adapter belongs to",
-      (adapter / kAdapterConfigName).string(), base_path, base.string());
+      (adapter / kAdapterConfigName).string(), reference.path, base.string());
 }
 
 }  // namespace vlmtrain::models

@@ -30,10 +30,6 @@ TEST_F(BadInputTest, SuggestsFlagsForThoseOfOtherPrograms) {
   refused({"train", "c.yaml"},
           "c.yaml: unexpected argument; pass a configuration with --config: vlmtrain train --config c.yaml");
   refused({"evaluate"}, "evaluate: unknown command; did you mean eval?");
-  refused(
-      {"plan", "--model", "HuggingFaceTB/SmolVLM-256M-Instruct", "--gpu-gb", "24"},
-      "model HuggingFaceTB/SmolVLM-256M-Instruct: the folder does not exist; download it first (`hf download`), or use "
-      "the preset smolvlm-256m");
   refused({"plan", "--model", "smolvlm-256", "--gpu-gb", "24"},
           "model smolvlm-256: the folder does not exist, and it is an unknown preset; did you mean smolvlm-256m?");
   refused({"trian"}, "trian: unknown command; did you mean train?");

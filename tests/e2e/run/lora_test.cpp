@@ -267,7 +267,8 @@ TEST_F(LoraTest, RejectsIncompatibleAdapters) {
   EXPECT_THAT(refused(4, merge), AllOf(HasSubstr("nobody/some-model"), HasSubstr("not a folder on this machine")));
   const Result eval_result = run({"eval", "--config", "train.yaml", "--checkpoint", newest("run"), "--device", "cpu"});
   EXPECT_EQ(eval_result.exit_code, 0);
-  EXPECT_THAT(eval_result.err + eval_result.out, HasSubstr("nobody/some-model does not exist; model.path"));
+  EXPECT_THAT(eval_result.err + eval_result.out,
+              HasSubstr("base_model_name_or_path is not on this machine; model.path"));
   edit_config("peft_type", "IA3");
   EXPECT_THAT(refused(4, merge), HasSubstr("peft_type IA3 is not supported"));
   edit_config("modules_to_save", {"lm_head"});

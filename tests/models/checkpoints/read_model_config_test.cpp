@@ -37,10 +37,7 @@ TEST_F(ReadModelConfigTest, ReadsConfigOfFolder) {
   EXPECT_EQ(read_model_config(folder_.path()), nlohmann::json::object());
 }
 
-TEST_F(ReadModelConfigTest, HubNameIsRefusedWithADownloadHint) {
-  EXPECT_THAT(get_error("HuggingFaceTB/SmolVLM-256M-Instruct"),
-              HasSubstr("download it from the Hugging Face Hub with `hf download HuggingFaceTB/SmolVLM-256M-Instruct "
-                        "--local-dir SmolVLM-256M-Instruct`"));
+TEST_F(ReadModelConfigTest, MissingFolderIsDescribed) {
   EXPECT_THAT(get_error(folder_.path() / "none"), HasSubstr("the folder does not exist; check the path"));
   EXPECT_THAT(get_error("./a/b"), HasSubstr("the folder does not exist; check the path"));
   EXPECT_THAT(get_error("~/model"), HasSubstr("the shell expands ~"));
