@@ -59,6 +59,20 @@ RepoFile parse_file(const nlohmann::json& entry, const std::string& source) {
   return file;
 }
 
+/// Returns the result of `parse`. Its UserError becomes one that names the likely cause.
+template <class Function>
+auto parse_answer(const Repo& repo, const std::string& url, const Function& parse) {
+  try {
+    return parse();
+  } catch (const UserError& error) {
+    if (error.code() != ExitCode::kBadData) throw;
+    throw run_error(
+        "{}: the answer of {} is not that of a Hub; check HF_ENDPOINT and HTTPS_PROXY, and whether the "
+        "network asks for a login in a browser",
+        repo.to_string(), url);
+  }
+}
+
 }  // namespace
 
 bool is_safe_path(const std::string& path) {
@@ -80,7 +94,8 @@ void check_repo_file(const RepoFile& file, const std::string& source) {
     return run_error("{}: the Hub lists {} with {}; report it to the Hub", source, make_excerpt(file.path), what);
   };
   if (!is_safe_path(file.path)) throw fail("a name that is not a relative path");
-  if (file.size < 0) throw fail("a negative size");
+  constexpr int64_t kMaxFileBytes = int64_t{1} << 44U;  // 30 times the Hub's limit; sums do not overflow
+  if (file.size < 0 || file.size > kMaxFileBytes) throw fail("an impossible size");
   if (!is_hex_of_length(file.blob_id, kSha1Digits)) throw fail("an invalid git hash");
   if (!file.lfs_sha256.empty() && !is_hex_of_length(file.lfs_sha256, kSha256Digits)) throw fail("an invalid SHA-256");
 }
@@ -88,8 +103,8 @@ void check_repo_file(const RepoFile& file, const std::string& source) {
 std::string resolve_commit(HubConnection& connection, const Repo& repo) {
   HttpResponse response;
   const std::string url = make_api_url(connection.settings(), repo, "revision", repo.revision);
-  const auto info = io::parse_json(connection.get_text(url, repo, response), url);
-  auto commit = io::get<std::string>(info, "sha", url);
+  const std::string text = connection.get_text(url, repo, response);
+  auto commit = parse_answer(repo, url, [&] { return io::get<std::string>(io::parse_json(text, url), "sha", url); });
   if (!is_commit(commit))
     throw run_error("{}: the commit {} is invalid; report it to the Hub", url, make_excerpt(commit));
   return commit;
@@ -103,15 +118,17 @@ std::vector<RepoFile> list_files(HubConnection& connection, const Repo& repo, co
     if (page == kMaxPages)
       throw run_error("{}: the list of files does not end; report it to the Hub", repo.to_string());
     HttpResponse response;
-    const auto entries = io::parse_json(connection.get_text(url, repo, response), url);
-    if (!entries.is_array()) throw run_error("{}: is not a list of files; check HF_ENDPOINT", url);
-    for (const auto& entry : entries) {
-      if (io::get<std::string>(entry, "type", url) != "file") continue;
-      files.push_back(parse_file(entry, url));
-      check_repo_file(files.back(), repo.to_string());
-    }
+    const std::string text = connection.get_text(url, repo, response);
+    parse_answer(repo, url, [&] {
+      const auto entries = io::parse_json(text, url);
+      if (!entries.is_array()) throw data_error("{}: is not a list of files", url);
+      for (const auto& entry : entries) {
+        if (io::get<std::string>(entry, "type", url) == "file") files.push_back(parse_file(entry, url));
+      }
+    });
     url = find_next_page(response.header("link"));
   }
+  for (const RepoFile& file : files) check_repo_file(file, repo.to_string());
   return files;
 }
 

@@ -86,7 +86,7 @@ PartialBlob::PartialBlob(const RepoCache& cache, const RepoFile& file)
       destination_path_(cache.get_blob_path(file)),
       path_(destination_path_.string() + ".vlmtrain.incomplete") {
   constexpr mode_t kMode = 0666;  // several users may share a cache; the umask applies
-  descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kMode);
+  descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kMode);
   if (descriptor_ < 0) throw io::make_write_error(path_, errno, 0);
   start_hash();
   std::vector<char> buffer(size_t{1} << 20U);
@@ -162,10 +162,12 @@ void download_blob(HubConnection& connection, const Repo& repo, const std::strin
           url, headers, [&](const HttpResponse& head, std::string_view bytes) { return writer.write(head, bytes); });
     }
     if (progress.should_stop) return;
+    // The file is shorter than its listed size.
+    const bool has_ended = response.status == kRangeNotSatisfiable;
     const bool is_whole = blob.size() == file.size && !writer.sends_too_much() &&
                           (response.status == 0 || response.status == kOk || response.status == kPartialContent);
     if (is_whole && blob.commit()) return;
-    if (is_whole || writer.sends_too_much()) {
+    if (is_whole || has_ended || writer.sends_too_much()) {
       progress.bytes -= is_whole ? file.size : blob.size();
       if (!is_whole) blob.clear();
       if (had_other_content) {
@@ -177,18 +179,14 @@ void download_blob(HubConnection& connection, const Repo& repo, const std::strin
       had_other_content = true;  // perhaps the partial content was damaged; again from the start
       continue;
     }
-    if (response.status == kRangeNotSatisfiable) {
-      progress.bytes -= blob.size();
-      blob.clear();
-    } else if (response.error == TransferError::kNone &&
-               (response.status == kOk || response.status == kPartialContent)) {
+    if (response.error == TransferError::kNone && (response.status == kOk || response.status == kPartialContent)) {
       response.error = TransferError::kInterrupted;
       response.problem = "the response ended early";
     } else if (response.error == TransferError::kStopped) {
       response.error = TransferError::kNone;  // the status is the reason
     }
     if (blob.size() > start) attempt = 1;  // there was progress
-    if (attempt == kMaxAttempts || !(is_temporary_failure(response) || response.status == kRangeNotSatisfiable))
+    if (attempt == kMaxAttempts || !is_temporary_failure(response))
       throw make_hub_error(connection.settings(), repo, subject, response);
     spdlog::debug("{}: attempt {}: status {}, {}", subject, attempt, response.status, response.problem);
     wait_before_retry(connection.settings(), response, attempt++);

@@ -81,6 +81,8 @@ void wait_before_retry(const HubSettings& settings, const HttpResponse& response
   const auto requested = parse_int_after_prefix("", response.header("retry-after"));
   const double seconds = requested ? std::clamp<double>(static_cast<double>(*requested), 0, kMaxRequestedSeconds)
                                    : settings.retry_seconds * (1 << std::min(attempt - 1, kMaxDoublings));
+  constexpr double kLongPauseSeconds = 10;  // not tuned
+  if (seconds > kLongPauseSeconds) spdlog::warn("{}: asks for a pause of {:.0f} s", settings.endpoint, seconds);
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 

@@ -63,9 +63,10 @@ std::string_view find_split_in_name(std::string_view path) {
 }
 
 /// Returns a regular expression for a pattern of fsspec: * and ? match within a folder, ** across
-/// folders.
+/// folders, {a,b} either text. Throws std::exception for an invalid pattern.
 Regex compile_pattern(const std::string& pattern) {
   std::string expression;
+  int depth = 0;  // of braces
   for (size_t i = 0; i < pattern.size(); ++i) {
     const char letter = pattern[i];
     if (pattern.compare(i, 3, "**/") == 0) {
@@ -80,6 +81,16 @@ Regex compile_pattern(const std::string& pattern) {
       expression += "[^/]";
     } else if (letter == '[' || letter == ']' || letter == '-') {
       expression += letter;
+    } else if (letter == '!' && i > 0 && pattern[i - 1] == '[') {
+      expression += '^';
+    } else if (letter == '{') {
+      expression += "(?:";
+      ++depth;
+    } else if (letter == ',' && depth > 0) {
+      expression += '|';
+    } else if (letter == '}' && depth > 0) {
+      expression += ')';
+      --depth;
     } else {
       expression += fmt::format("\\x{{{:x}}}", static_cast<unsigned char>(letter));
     }
@@ -87,8 +98,12 @@ Regex compile_pattern(const std::string& pattern) {
   return Regex(expression, {.matches_whole_text = true});
 }
 
-std::string join_path(const std::string& folder, const std::string& path) {
-  if (folder.empty() || folder == "." || folder == "./") return path;
+/// Joins paths of a repository. Both may begin with "./".
+std::string join_path(std::string folder, std::string path) {
+  for (std::string* part : {&folder, &path}) {
+    if (part->starts_with("./")) part->erase(0, 2);
+  }
+  if (folder.empty() || folder == ".") return path;
   return folder + (folder.back() == '/' ? "" : "/") + path;
 }
 
@@ -96,7 +111,8 @@ std::string join_path(const std::string& folder, const std::string& path) {
 /// has none and the reference names none.
 DatasetConfig choose_config(const std::vector<DatasetConfig>& configs, const DatasetReference& reference) {
   // Without metadata, the name of a configuration is a folder.
-  if (configs.empty()) return {.name = reference.config, .folder = reference.config};
+  if (configs.empty())
+    return {.name = reference.config, .folder = reference.config == "default" ? "" : reference.config};
   const auto is_chosen = [&](const DatasetConfig& config) {
     return reference.config.empty() ? config.is_default || config.name == "default" || configs.size() == 1
                                     : config.name == reference.config;
@@ -121,11 +137,19 @@ std::vector<RepoFile>& get_split(SplitFiles& splits, std::string_view name) {
 
 /// Returns the files that match the patterns of each split.
 SplitFiles match_patterns(const std::vector<RepoFile>& files, const DatasetConfig& config) {
+  const auto compile_pattern_of = [&](const std::string& pattern) {
+    try {
+      return compile_pattern(join_path(config.folder, pattern));
+    } catch (const std::exception& error) {
+      throw data_error("{}: the pattern {} of configuration {} is invalid ({}); report it to the owner of the data set",
+                       kReadme, make_excerpt(pattern), config.name, error.what());
+    }
+  };
   SplitFiles splits;
   for (const auto& [name, patterns] : config.splits) {
     auto& selected = get_split(splits, name);
     for (const std::string& pattern : patterns) {
-      const Regex regex = compile_pattern(join_path(config.folder, pattern));
+      const Regex regex = compile_pattern_of(pattern);
       std::ranges::copy_if(files, std::back_inserter(selected), [&](const RepoFile& file) {
         return regex.search(file.path).has_value() && std::ranges::find(selected, file) == selected.end();
       });
@@ -186,6 +210,10 @@ std::vector<RepoFile> select_split_files(const std::vector<RepoFile>& files, con
   const DatasetConfig config = choose_config(configs, reference);
   SplitFiles splits = config.splits.empty() ? divide_by_names(files, config) : match_patterns(files, config);
   std::erase_if(splits, [](const auto& split) { return split.second.empty(); });
+  if (splits.empty() && !config.splits.empty()) {
+    throw usage_error("{}: no file matches the patterns of configuration {} in {}; choose another configuration", name,
+                      config.name, kReadme);
+  }
   if (splits.empty()) {
     throw usage_error("{}: has no {} files{}; choose another data set", name, fmt::join(kDataExtensions, ", "),
                       config.folder.empty() ? "" : " in " + config.folder);

@@ -41,25 +41,25 @@ bool is_revision(std::string_view text) {
          text.find("/.") == std::string_view::npos && text.find("//") == std::string_view::npos;
 }
 
+/// Replaces %2F by slashes.
+std::string decode_slashes(std::string text) {
+  for (const char* code : {"%2F", "%2f"}) {
+    for (size_t at = text.find(code); at != std::string::npos; at = text.find(code)) text.replace(at, 3, "/");
+  }
+  return text;
+}
+
 /// Parses ID[@REVISION]. Returns nothing if either is invalid.
 std::optional<Repo> parse_repo(RepoType type, std::string_view text) {
   const size_t at = text.find('@');
   Repo repo{.type = type, .id = std::string(text.substr(0, at))};
-  if (at != std::string_view::npos) repo.revision = text.substr(at + 1);
+  if (at != std::string_view::npos) repo.revision = decode_slashes(std::string(text.substr(at + 1)));
   if (!is_repo_id(repo.id) || !is_revision(repo.revision)) return std::nullopt;
   return repo;
 }
 
 std::string_view remove_scheme(std::string_view text) {
   if (text.starts_with(kScheme)) text.remove_prefix(kScheme.size());
-  return text;
-}
-
-/// Replaces %2F by slashes.
-std::string decode_slashes(std::string text) {
-  for (const char* code : {"%2F", "%2f"}) {
-    for (size_t at = text.find(code); at != std::string::npos; at = text.find(code)) text.replace(at, 3, "/");
-  }
   return text;
 }
 
@@ -109,7 +109,7 @@ DatasetReference parse_dataset_reference(std::string_view text) {
     rest = rest.substr(0, second_slash);
     if (reference.config.empty()) throw fail();
   }
-  auto repo = parse_repo(RepoType::kDataset, decode_slashes(std::string(rest)));
+  auto repo = parse_repo(RepoType::kDataset, rest);
   if (!repo) throw fail();
   reference.repo = *std::move(repo);
   return reference;

@@ -108,10 +108,15 @@ HubSettings read_hub_settings() {
   while (settings.endpoint.ends_with('/')) settings.endpoint.pop_back();
   if (!settings.endpoint.starts_with("https://") && !settings.endpoint.starts_with("http://"))
     throw usage_error("HF_ENDPOINT: {} is not a URL; write https://HOST", settings.endpoint);
+  // Messages and logs name the endpoint, which must not have a password.
+  if (settings.endpoint.find_first_of("@?#") != std::string::npos)
+    throw usage_error("HF_ENDPOINT: has a user, a query or a fragment; write https://HOST, and set HF_TOKEN");
   read_token(settings, home);
   for (const char* variable : {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}) {
-    if (settings.offline_variable.empty() && is_true(get_env(variable).value_or("")))
-      settings.offline_variable = variable;
+    const auto value = get_env(variable);
+    if (!value) continue;
+    if (is_true(*value)) settings.offline_variable = variable;
+    break;  // HF_HUB_OFFLINE=0 takes precedence over the other
   }
   if (const auto seconds = get_env("HF_HUB_DOWNLOAD_TIMEOUT")) {
     const auto [end, error] =

@@ -45,6 +45,8 @@ void pin(hub::Repo& repo, const std::string& name, const std::map<std::string, s
 std::string fetch_model_folder(const std::string& path, hub::ModelFiles files,
                                std::map<std::string, std::string>& commits) {
   auto repo = hub::find_model_reference(path);
+  // A run that read a commit keeps it, even if a folder of this name exists now.
+  if (!repo && commits.contains(path)) repo = hub::parse_model_reference(path);
   if (!repo) {
     if (hub::is_model_reference(path)) spdlog::info("{}: a folder on this machine; the Hub is not used", path);
     return path;

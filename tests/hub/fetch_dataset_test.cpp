@@ -82,6 +82,20 @@ TEST_F(FetchDataset, MetadataNamesConfigurationsAndPatterns) {
   EXPECT_THAT(fail("/de"), AllOf(HasSubstr("has no configuration de"), HasSubstr("en, fr, all")));
 }
 
+TEST_F(FetchDataset, PatternsAreThoseOfFsspec) {
+  for (const char* file : {"data/train-0.parquet", "data/test-0.parquet", "data/other-0.parquet"})
+    write_dataset(file, file);
+  const auto fetch_pattern = [&](const std::string& pattern) {
+    write_dataset("README.md", "---\nconfigs:\n- data_files: '" + pattern + "'\n---\n");
+    std::filesystem::remove_all(settings_.cache);
+    return fetch("");
+  };
+  EXPECT_THAT(fetch_pattern("./data/{train,test}-*"), ElementsAre("data/test-0.parquet", "data/train-0.parquet"));
+  EXPECT_THAT(fetch_pattern("data/[!t]*"), ElementsAre("data/other-0.parquet"));
+  EXPECT_THROW(fetch_pattern("data/[z-a]*"), UserError);
+  EXPECT_THROW(fetch_pattern("none/*"), UserError);
+}
+
 TEST_F(FetchDataset, InvalidMetadataNamesTheFile) {
   write_dataset("README.md", "---\nconfigs: [unclosed\n---\n");
   write_dataset("train.parquet", "a");

@@ -232,9 +232,25 @@ TEST_F(FetchModel, NamesCannotLeaveTheCache) {
   }
 }
 
+TEST_F(FetchModel, FilesShorterThanListedFail) {
+  write_sharded_model();
+  set_faults({{"listed_bytes", Json::array({"config.json", 3})}});
+  const UserError error = fail();
+  EXPECT_EQ(error.code(), ExitCode::kBadData);
+  EXPECT_THAT(error.what(), HasSubstr("the server sends other content"));
+}
+
+TEST_F(FetchModel, AnswersOfOtherServersAreExplained) {
+  write_sharded_model();
+  set_faults({{"login", "/tree/"}});
+  const UserError error = fail();
+  EXPECT_EQ(error.code(), ExitCode::kFailed);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("is not that of a Hub"), HasSubstr("HTTPS_PROXY")));
+}
+
 TEST_F(FetchModel, DiskSpaceIsCheckedFirst) {
   write_sharded_model();
-  set_faults({{"listing", Json::array({Json::array({"huge.json", int64_t{1} << 60})})}});
+  set_faults({{"listing", Json::array({Json::array({"huge.json", int64_t{1} << 43})})}});
   const UserError error = fail();
   EXPECT_EQ(error.code(), ExitCode::kFailed);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("to be downloaded"), HasSubstr("HF_HUB_CACHE")));

@@ -19,6 +19,8 @@ ROOT/faults.json, read at each request, is an object with some of:
   "no_ranges": true          Range headers are ignored
   "loop": PATH               redirects to itself
   "pause": [PATH, BYTES, S]  pauses S seconds after each BYTES
+  "listed_bytes": [PATH, N]  lists of files state N bytes more than PATH has
+  "login": PATH              the answer is the page of a login
   "listing": [[PATH, SIZE]]  further entries in lists of files
 ROOT/requests.jsonl gets one line per request: port, path, range, token.
 """
@@ -123,6 +125,8 @@ class Handler(BaseHTTPRequestHandler):
                               "range": self.headers.get("Range"), "token": token}), file=log)
         if "status" in self.faults and self.faults["status"][0] in path and self.once("status", self.faults["status"][2]):
             return self.answer(self.faults["status"][1], headers=[("Retry-After", "0")])
+        if self.faults.get("login", "\0") in path:
+            return self.answer(200, b"<html>Log in</html>")
         if self.faults.get("loop", "\0") in path:
             return self.answer(302, headers=[("Location", self.path)])
         if path.startswith("/storage/"):
@@ -164,7 +168,8 @@ class Handler(BaseHTTPRequestHandler):
             return counts[fault] <= limit
 
     def send_list(self, commit, url):
-        entries = [entry for _, entry in commits[commit].values()]
+        path, more_bytes = self.faults.get("listed_bytes", ("", 0))
+        entries = [{**entry, "size": entry["size"] + more_bytes * (entry["path"] == path)} for _, entry in commits[commit].values()]
         entries += [{"type": "file", "oid": "0" * 40, "size": size, "path": path} for path, size in self.faults.get("listing", [])]
         entries.append({"type": "directory", "oid": "0" * 40, "size": 0, "path": "folder"})
         start = int(urllib.parse.parse_qs(url.query).get("cursor", ["0"])[0])

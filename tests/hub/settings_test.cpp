@@ -68,10 +68,14 @@ TEST_F(Settings, EndpointAndOffline) {
   set("HF_ENDPOINT", "http://mirror/hub/");
   set("HF_HUB_OFFLINE", "0");
   set("TRANSFORMERS_OFFLINE", "yes");
+  EXPECT_FALSE(read_hub_settings().is_offline());
+  unsetenv("HF_HUB_OFFLINE");
   EXPECT_EQ(read_hub_settings().endpoint, "http://mirror/hub");
   EXPECT_EQ(read_hub_settings().offline_variable, "TRANSFORMERS_OFFLINE");
-  set("HF_ENDPOINT", "mirror");
-  EXPECT_THROW(read_hub_settings(), UserError);
+  for (const char* endpoint : {"mirror", "http://user:password@mirror"}) {
+    set("HF_ENDPOINT", endpoint);
+    EXPECT_THROW(read_hub_settings(), UserError);
+  }
 }
 
 TEST_F(Settings, CertificatesAndTimeout) {

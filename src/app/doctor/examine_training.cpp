@@ -13,6 +13,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/data_set.h"
+#include "vlmtrain/hub/settings.h"
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
@@ -55,16 +56,21 @@ void check_run_inputs(const train::Config& config, const DoctorContext& context,
 }
 
 /// Finds references to the Hub in the cache. Returns false with a warning if one is not there: the
-/// doctor downloads nothing. REQUIRES: this is a child process, because the environment changes.
-bool find_in_hub_cache(train::Config& config, Section& section) {
+/// doctor downloads nothing. Throws UserError if a run could not download it either. REQUIRES: this
+/// is a child process, because the environment changes.
+bool find_in_hub_cache(train::Config& config, const DoctorContext& context, Section& section) {
+  const bool is_offline = hub::read_hub_settings().is_offline();
   setenv("HF_HUB_OFFLINE", "1", /*overwrite=*/1);
   try {
     train::fetch_hub_models(config, hub::ModelFiles::kWithWeights);
     train::fetch_hub_data(config);
     return true;
   } catch (const UserError& error) {
-    if (error.code() != ExitCode::kBadData) throw;
-    section.warn(fmt::format("{}; `vlmtrain train` downloads it", get_first_line(error.what())));
+    if (is_offline || error.code() != ExitCode::kBadData) throw;
+    section.warn(
+        fmt::format("{}: names models or data of the Hub that are not in the cache, so they were not checked; run "
+                    "`vlmtrain download --config {}` and the doctor again",
+                    context.config, context.config));
     return false;
   }
 }
@@ -84,7 +90,8 @@ Section examine_config(const DoctorContext& context) {
                                                   {"precision", engine::to_string(config.training.precision)},
                                                   {"model", config.model.path},
                                                   {"data", config.data.train.name()}};
-                                 if (find_in_hub_cache(config, section)) check_run_inputs(config, context, section);
+                                 if (find_in_hub_cache(config, context, section))
+                                   check_run_inputs(config, context, section);
                                });
 }
 

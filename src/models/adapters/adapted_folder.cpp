@@ -118,7 +118,7 @@ namespace fs = std::filesystem;
 /// base_model_name_or_path of an adapter_config.json.
 struct BaseReference {
   std::string path;
-  std::optional<hub::Repo> repo;  ///< if `path` is a name on the Hub
+  std::optional<hub::Repo> repo{};  ///< if `path` is a name on the Hub
 };
 
 BaseReference read_base_reference(const fs::path& adapter) {
