@@ -137,7 +137,7 @@ std::vector<RepoFile>& get_split(SplitFiles& splits, std::string_view name) {
 
 /// Returns the files that match the patterns of each split.
 SplitFiles match_patterns(const std::vector<RepoFile>& files, const DatasetConfig& config) {
-  const auto compile_pattern_of = [&](const std::string& pattern) {
+  const auto compile_config_pattern = [&](const std::string& pattern) {
     try {
       return compile_pattern(join_path(config.folder, pattern));
     } catch (const std::exception& error) {
@@ -149,7 +149,7 @@ SplitFiles match_patterns(const std::vector<RepoFile>& files, const DatasetConfi
   for (const auto& [name, patterns] : config.splits) {
     auto& selected = get_split(splits, name);
     for (const std::string& pattern : patterns) {
-      const Regex regex = compile_pattern_of(pattern);
+      const Regex regex = compile_config_pattern(pattern);
       std::ranges::copy_if(files, std::back_inserter(selected), [&](const RepoFile& file) {
         return regex.search(file.path).has_value() && std::ranges::find(selected, file) == selected.end();
       });

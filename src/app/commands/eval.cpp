@@ -27,6 +27,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/hub_references.h"
