@@ -6,6 +6,7 @@
 #   scripts/make_curl.sh [FOLDER]     default: build/curl; does nothing if it is complete
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/debian_source.sh
 mkdir -p "$(dirname "${1:-build/curl}")"
 folder=$(realpath "${1:-build/curl}")
 # shellcheck disable=SC2016
@@ -15,16 +16,8 @@ version=$(dpkg-query -W -f='${source:Version}' libcurl4-openssl-dev)
 command -v dpkg-source >/dev/null || { echo "make_curl: dpkg-source is missing: apt-get install dpkg-dev" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# This system's package sources, with source packages enabled.
-mkdir -p "$work/sources" "$work/lists/partial" "$work/cache/archives/partial"
-for file in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources; do
-  [[ ! -f $file ]] || sed 's/^Types: deb$/Types: deb-src/; s/^deb /deb-src /' "$file" >"$work/sources/$(basename "$file")"
-done
-apt=(apt-get -qq -o Dir::Etc::sourcelist="$work/sources/sources.list" -o Dir::Etc::sourceparts="$work/sources"
-  -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User="$(id -un)")
-"${apt[@]}" update
 # The patches contain Debian's security fixes.
-(cd "$work" && "${apt[@]}" source "curl=$version" >source.log 2>&1) || { tail -n 20 "$work/source.log" >&2; exit 1; }
+fetch_debian_source "$work" curl "$version" >"$work/source.log" 2>&1 || { tail -n 20 "$work/source.log" >&2; exit 1; }
 mv "$work"/curl-*/ "$work/source"
 
 echo "make_curl: libcurl $version, a minute"

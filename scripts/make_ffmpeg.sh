@@ -6,6 +6,7 @@
 #   scripts/make_ffmpeg.sh [FOLDER]     default: build/ffmpeg; does nothing if it is complete
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/debian_source.sh
 mkdir -p "$(dirname "${1:-build/ffmpeg}")"
 folder=$(realpath "${1:-build/ffmpeg}")
 version=$(dpkg-query -W -f='${Version}' libavcodec-dev)
@@ -21,15 +22,8 @@ parsers=h263,h264,hevc,vp8,vp9,av1,mpegvideo,mpeg4video,vc1,mjpeg,gif,png,dnxhd,
 command -v nasm >/dev/null || { echo "make_ffmpeg: nasm is missing: apt-get install nasm" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# This system's package sources, with source packages enabled.
-mkdir -p "$work/sources" "$work/lists/partial" "$work/cache/archives/partial"
-for file in /etc/apt/sources.list /etc/apt/sources.list.d/debian.sources; do
-  [[ ! -f $file ]] || sed 's/^Types: deb$/Types: deb-src/; s/^deb /deb-src /' "$file" >"$work/sources/$(basename "$file")"
-done
-apt=(apt-get -qq -o Dir::Etc::sourcelist="$work/sources/sources.list" -o Dir::Etc::sourceparts="$work/sources"
-  -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -o APT::Sandbox::User="$(id -un)")
-"${apt[@]}" update
-(cd "$work" && "${apt[@]}" source --download-only "ffmpeg=$version" && tar xf ffmpeg_*.orig.tar.xz)
+fetch_debian_source "$work" ffmpeg "$version" --download-only
+(cd "$work" && tar xf ffmpeg_*.orig.tar.xz)
 mv "$work"/ffmpeg-*/ "$work/source"
 mkdir "$work/build"
 cd "$work/build"

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "io/temporary_folder.h"
 #include "vlmtrain/hub/settings.h"
 #include "vlmtrain/io/file.h"
 
@@ -77,21 +78,18 @@ class HubServer {
 };
 
 /// A server, and the cache of its client.
-class HubTest : public testing::Test {
+class HubTest : public io::TemporaryFolderTest {
  protected:
   void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "vlmtrain-hub-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
-    server_.emplace(folder_ / "hub");
-    settings_ = {.cache = folder_ / "cache", .endpoint = server_->endpoint(), .retry_seconds = 0.01};
+    TemporaryFolderTest::SetUp();
+    server_.emplace(folder() / "hub");
+    settings_ = {.cache = folder() / "cache", .endpoint = server_->endpoint(), .retry_seconds = 0.01};
   }
   void TearDown() override {
     server_.reset();
-    std::filesystem::remove_all(folder_);
+    TemporaryFolderTest::TearDown();
   }
 
-  const std::filesystem::path& folder() const { return folder_; }
   const HubServer& server() const { return *server_; }
   void write_model(const std::string& path, const std::string& content, const std::string& branch = "main") const {
     server_->write("models/org/model/" + branch + "/" + path, content);
@@ -105,7 +103,6 @@ class HubTest : public testing::Test {
   HubSettings settings_;
 
  private:
-  std::filesystem::path folder_;
   std::optional<HubServer> server_;
 };
 

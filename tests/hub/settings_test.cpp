@@ -4,10 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <map>
 #include <string>
 
+#include "io/temporary_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/hub/snapshot_path.h"
 
@@ -15,28 +14,20 @@ namespace vlmtrain::hub {
 namespace {
 
 /// Tests in a process with none of the Hub's variables.
-class Settings : public testing::Test {
+class Settings : public io::TemporaryFolderTest {
  protected:
   void SetUp() override {
-    std::string name = (std::filesystem::temp_directory_path() / "vlmtrain-hub-XXXXXX").string();
-    ASSERT_NE(mkdtemp(name.data()), nullptr);
-    folder_ = name;
+    TemporaryFolderTest::SetUp();
     for (const char* variable :
          {"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HF_ENDPOINT", "HF_TOKEN",
           "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
           "HF_HUB_DOWNLOAD_TIMEOUT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}) {
       unsetenv(variable);
     }
-    set("HOME", folder_.string());
+    set("HOME", folder().string());
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
 
   static void set(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
-  const std::filesystem::path& folder() const { return folder_; }
-  void write(const std::string& name, const std::string& text) const { std::ofstream(folder_ / name) << text; }
-
- private:
-  std::filesystem::path folder_;
 };
 
 TEST_F(Settings, CacheFolder) {
@@ -52,7 +43,7 @@ TEST_F(Settings, CacheFolder) {
 TEST_F(Settings, Token) {
   set("HF_HOME", folder().string());
   EXPECT_EQ(read_hub_settings().token, "");
-  write("token", "hf_file\n");
+  put("token", "hf_file\n");
   EXPECT_EQ(read_hub_settings().token, "hf_file");
   EXPECT_EQ(read_hub_settings().token_source, (folder() / "token").string());
   set("HF_TOKEN", " hf_variable\n");
@@ -79,7 +70,7 @@ TEST_F(Settings, EndpointAndOffline) {
 }
 
 TEST_F(Settings, CertificatesAndTimeout) {
-  write("ca.pem", "");
+  put("ca.pem", "");
   set("SSL_CERT_FILE", (folder() / "ca.pem").string());
   set("HF_HUB_DOWNLOAD_TIMEOUT", "2.5");
   EXPECT_EQ(read_hub_settings().ca_bundle, (folder() / "ca.pem").string());

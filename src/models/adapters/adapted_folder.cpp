@@ -213,18 +213,19 @@ fs::path find_adapter_base(const fs::path& folder, const fs::path& base) {
   }
   const std::string source = fmt::format("{}: base_model_name_or_path", (folder / kAdapterConfigName).string());
   const BaseReference reference = read_base_reference(folder);
-  auto path = find_local_base(reference);
-  if (!path && !reference.repo) {
+  fs::path path = reference.path;
+  if (reference.repo) {
+    try {
+      path = hub::fetch_model(hub::read_hub_settings(), *reference.repo, hub::ModelFiles::kWithWeights).folder;
+    } catch (const UserError& error) {
+      throw UserError(error.code(), fmt::format("{}; or give the adapter's base checkpoint with --base", error.what()));
+    }
+  } else if (!fs::is_directory(path)) {
     throw data_error("{} {} is not a folder on this machine; give the adapter's base checkpoint with --base", source,
                      reference.path);
   }
-  try {
-    if (!path) path = hub::fetch_model(hub::read_hub_settings(), *reference.repo, hub::ModelFiles::kWithWeights).folder;
-  } catch (const UserError& error) {
-    throw UserError(error.code(), fmt::format("{}; or give the adapter's base checkpoint with --base", error.what()));
-  }
-  check_full_checkpoint(*path, source);
-  return *path;
+  check_full_checkpoint(path, source);
+  return path;
 }
 
 bool has_local_base(const fs::path& adapter) {
