@@ -12,6 +12,7 @@
 #include <system_error>
 #include <vector>
 
+#include "hub/blob_hash.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/file.h"
 
@@ -73,22 +74,16 @@ class BodyWriter {
   bool sends_too_much_ = false;
 };
 
-bool has_size(const fs::path& path, int64_t bytes) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  return !error && static_cast<int64_t>(size) == bytes;
-}
-
 }  // namespace
 
 PartialBlob::PartialBlob(const RepoCache& cache, const RepoFile& file)
     : file_(file),
       destination_path_(cache.get_blob_path(file)),
-      path_(destination_path_.string() + ".vlmtrain.incomplete") {
+      path_(cache.get_partial_path(file)),
+      hash_(make_blob_hash(file)) {
   constexpr mode_t kMode = 0666;  // several users may share a cache; the umask applies
   descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kMode);
   if (descriptor_ < 0) throw io::make_write_error(path_, errno, 0);
-  start_hash();
   std::vector<char> buffer(size_t{1} << 20U);
   for (;;) {
     const ssize_t count = read(descriptor_, buffer.data(), buffer.size());
@@ -102,12 +97,6 @@ PartialBlob::PartialBlob(const RepoCache& cache, const RepoFile& file)
 
 PartialBlob::~PartialBlob() {
   close(descriptor_);
-}
-
-void PartialBlob::start_hash() {
-  hash_ = get_http_library().make_hash(file_.lfs_sha256.empty() ? HashFunction::kSha1 : HashFunction::kSha256);
-  // git hashes a blob with this header (git-hash-object).
-  if (file_.lfs_sha256.empty()) hash_->add(fmt::format("blob {}{}", file_.size, '\0'));
 }
 
 void PartialBlob::append(std::string_view bytes) {
@@ -125,7 +114,7 @@ void PartialBlob::clear() {
   if (ftruncate(descriptor_, 0) != 0 || lseek(descriptor_, 0, SEEK_SET) != 0)
     throw io::make_write_error(path_, errno, 0);
   size_ = 0;
-  start_hash();
+  hash_ = make_blob_hash(file_);
 }
 
 bool PartialBlob::commit() {
@@ -142,7 +131,8 @@ void download_blob(HubConnection& connection, const Repo& repo, const std::strin
                    const RepoFile& file, DownloadProgress& progress) {
   const std::string subject = fmt::format("{}: {}", repo.id, file.path);
   const BlobLock lock(cache, file);
-  if (has_size(cache.get_blob_path(file), file.size)) {  // another process downloaded it meanwhile
+  if (cache.find_content(commit, file)) {  // another process downloaded it meanwhile
+    cache.remove_partial_blob(file);
     progress.bytes += file.size;
     return;
   }

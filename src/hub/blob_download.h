@@ -39,8 +39,6 @@ class PartialBlob {
   bool commit();
 
  private:
-  void start_hash();
-
   const RepoFile& file_;
   std::filesystem::path destination_path_;
   std::filesystem::path path_;

@@ -41,6 +41,12 @@ void make_folders(const fs::path& folder) {
   if (error) throw io::make_write_error(folder, error.value(), 0);
 }
 
+bool has_size(const fs::path& path, int64_t bytes) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  return !error && static_cast<int64_t>(size) == bytes;
+}
+
 }  // namespace
 
 RepoCache::RepoCache(const fs::path& cache, const Repo& repo)
@@ -52,6 +58,10 @@ fs::path RepoCache::get_snapshot_folder(const std::string& commit) const {
 
 fs::path RepoCache::get_blob_path(const RepoFile& file) const {
   return folder_ / "blobs" / file.etag();
+}
+
+fs::path RepoCache::get_partial_path(const RepoFile& file) const {
+  return get_blob_path(file).string() + ".vlmtrain.incomplete";
 }
 
 std::optional<std::string> RepoCache::read_ref(const std::string& revision) const {
@@ -117,9 +127,19 @@ void RepoCache::write_tree(const std::string& commit, const std::vector<RepoFile
 }
 
 bool RepoCache::has_file(const std::string& commit, const RepoFile& file) const {
-  std::error_code error;
-  const auto bytes = fs::file_size(get_snapshot_folder(commit) / file.path, error);
-  return !error && static_cast<int64_t>(bytes) == file.size;
+  return has_size(get_snapshot_folder(commit) / file.path, file.size);
+}
+
+std::optional<fs::path> RepoCache::find_content(const std::string& commit, const RepoFile& file) const {
+  for (const fs::path& path : {get_snapshot_folder(commit) / file.path, get_blob_path(file)}) {
+    if (has_size(path, file.size)) return path;
+  }
+  return std::nullopt;
+}
+
+void RepoCache::remove_partial_blob(const RepoFile& file) const {
+  std::error_code ignored_error;  // the cache may be read-only
+  fs::remove(get_partial_path(file), ignored_error);
 }
 
 void RepoCache::link_file(const std::string& commit, const RepoFile& file) const {

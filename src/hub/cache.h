@@ -22,6 +22,8 @@ class RepoCache {
   const std::filesystem::path& folder() const { return folder_; }
   std::filesystem::path get_snapshot_folder(const std::string& commit) const;
   std::filesystem::path get_blob_path(const RepoFile& file) const;
+  /// Returns the path of the blob while it is downloaded.
+  std::filesystem::path get_partial_path(const RepoFile& file) const;
 
   /// Returns the commit of a branch or tag when it was last resolved.
   std::optional<std::string> read_ref(const std::string& revision) const;
@@ -35,6 +37,12 @@ class RepoCache {
 
   /// Returns true if the snapshot has the content of the file.
   bool has_file(const std::string& commit, const RepoFile& file) const;
+  /// Returns the path of the content of a file: the snapshot's, or a blob that the snapshot does not
+  /// refer to yet. Returns nothing if neither has the file's size.
+  std::optional<std::filesystem::path> find_content(const std::string& commit, const RepoFile& file) const;
+  /// Removes the partial content of a file whose download another program finished. REQUIRES:
+  /// the blob exists.
+  void remove_partial_blob(const RepoFile& file) const;
   /// Lets the snapshot's path refer to the blob. REQUIRES: the blob exists.
   void link_file(const std::string& commit, const RepoFile& file) const;
 

@@ -32,9 +32,9 @@ int64_t count_missing_bytes(const RepoCache& cache, const std::vector<RepoFile>&
   int64_t bytes = 0;
   for (const RepoFile& file : files) {
     bytes += file.size;
-    for (const char* suffix : {"", ".vlmtrain.incomplete"}) {
+    for (const fs::path& path : {cache.get_blob_path(file), cache.get_partial_path(file)}) {
       std::error_code error;
-      const auto present = fs::file_size(cache.get_blob_path(file).string() + suffix, error);
+      const auto present = fs::file_size(path, error);
       if (!error) bytes -= std::min(file.size, static_cast<int64_t>(present));
     }
   }

@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::string_view kWeightsName = "model.safetensors";
 constexpr std::string_view kWeightsIndexName = "model.safetensors.index.json";
+constexpr std::string_view kConfigName = "config.json";
+constexpr std::string_view kAdapterConfigName = "adapter_config.json";
+constexpr std::string_view kTokenizerName = "tokenizer.json";
 constexpr std::string_view kAdapterWeightsName = "adapter_model.safetensors";
 
 const RepoFile* find_file(const std::vector<RepoFile>& files, std::string_view path) {
@@ -33,6 +36,24 @@ bool is_config_file(const RepoFile& file) {
 }
 
 }  // namespace
+
+void check_has_config(const std::vector<RepoFile>& files, const Repo& repo) {
+  if (find_file(files, kConfigName) != nullptr || find_file(files, kAdapterConfigName) != nullptr) return;
+  throw data_error("{}: has neither {} nor {}; choose a repository in the layout of transformers or PEFT",
+                   repo.to_string(), kConfigName, kAdapterConfigName);
+}
+
+void check_is_adapter(const std::vector<RepoFile>& files, const Repo& repo) {
+  if (find_file(files, kAdapterConfigName) != nullptr) return;
+  throw data_error("{}: is not an adapter, since it has no {}; choose an adapter in PEFT's layout", repo.to_string(),
+                   kAdapterConfigName);
+}
+
+void check_has_tokenizer(const std::vector<RepoFile>& files, const Repo& repo) {
+  if (find_file(files, kAdapterConfigName) != nullptr || find_file(files, kTokenizerName) != nullptr) return;
+  throw data_error("{}: has no {}; choose a repository with this file, or save the model with transformers",
+                   repo.to_string(), kTokenizerName);
+}
 
 std::vector<RepoFile> select_config_files(const std::vector<RepoFile>& files) {
   std::vector<RepoFile> selected;

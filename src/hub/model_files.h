@@ -7,6 +7,13 @@
 
 namespace vlmtrain::hub {
 
+/// Throws data_error about `repo` if `files` are neither those of a model nor those of an adapter.
+void check_has_config(const std::vector<RepoFile>& files, const Repo& repo);
+/// Throws data_error about `repo` if `files` are not those of an adapter.
+void check_is_adapter(const std::vector<RepoFile>& files, const Repo& repo);
+/// Throws data_error about `repo` if a model has no tokenizer. An adapter needs none.
+void check_has_tokenizer(const std::vector<RepoFile>& files, const Repo& repo);
+
 /// Returns the configuration, tokenizer, and chat templates of a model: files of the kinds that
 /// models/ reads.
 std::vector<RepoFile> select_config_files(const std::vector<RepoFile>& files);

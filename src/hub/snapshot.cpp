@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "hub/api.h"
+#include "hub/blob_hash.h"
 #include "hub/cache.h"
 #include "hub/connection.h"
 #include "hub/dataset_files.h"
@@ -30,11 +31,14 @@ class RepoFetcher {
  public:
   /// Determines the commit. Throws as fetch_model().
   RepoFetcher(const HubSettings& settings, Repo repo, Freshness freshness)
-      : settings_(settings), repo_(std::move(repo)), cache_(settings.cache, repo_) {
+      : settings_(settings),
+        repo_(std::move(repo)),
+        cache_(settings.cache, repo_),
+        verifies_(freshness != Freshness::kCached) {
     if (is_commit(repo_.revision)) {
       commit_ = repo_.revision;
     } else if (const auto cached = cache_.read_ref(repo_.revision);
-               cached && (freshness == Freshness::kCached || settings.is_offline())) {
+               cached && (freshness != Freshness::kNewest || settings.is_offline())) {
       commit_ = *cached;
     } else {
       commit_ = resolve_commit(connect(), repo_);
@@ -77,11 +81,17 @@ class RepoFetcher {
     }
   }
 
-  /// Downloads those of `files` that the snapshot lacks.
+  /// Downloads those of `files` that the snapshot lacks or that are damaged.
   void fetch(const std::vector<RepoFile>& files) {
+    if (verifies_) remove_damaged_files(files);
     std::vector<RepoFile> missing;
-    std::ranges::copy_if(files, std::back_inserter(missing),
-                         [&](const RepoFile& file) { return !cache_.has_file(commit_, file); });
+    for (const RepoFile& file : files) {
+      if (cache_.has_file(commit_, file)) {
+        cache_.remove_partial_blob(file);
+      } else {
+        missing.push_back(file);
+      }
+    }
     if (missing.empty()) return;
     if (settings_.is_offline()) {
       throw data_error("{}: {} lacks {}{}, and {} forbids the network; run `vlmtrain download {}` where there is one",
@@ -93,6 +103,18 @@ class RepoFetcher {
   }
 
  private:
+  void remove_damaged_files(const std::vector<RepoFile>& files) {
+    for (const RepoFile& file : find_damaged_files(cache_, commit_, files)) {
+      const std::string path = cache_.find_content(commit_, file).value_or(folder() / file.path).string();
+      if (settings_.is_offline()) {
+        throw data_error("{}: is damaged, since its hash is not that of the Hub; run `vlmtrain download {}` without {}",
+                         path, repo_.to_string(), settings_.offline_variable);
+      }
+      spdlog::warn("{}: is damaged, since its hash is not that of the Hub; downloading it again", path);
+      remove_damaged_file(cache_, commit_, file);
+    }
+  }
+
   HubConnection& connect() {
     if (settings_.is_offline()) {
       throw data_error(
@@ -107,6 +129,7 @@ class RepoFetcher {
   const HubSettings& settings_;
   Repo repo_;
   RepoCache cache_;
+  bool verifies_;
   std::string commit_;
   std::optional<std::vector<RepoFile>> files_;
   std::unique_ptr<HubConnection> connection_;
@@ -118,6 +141,10 @@ Snapshot fetch_model(const HubSettings& settings, const Repo& repo, ModelFiles f
   RepoFetcher fetcher(settings, repo, freshness);
   Snapshot snapshot{.repo = fetcher.repo_at_commit(), .folder = fetcher.folder()};
   if (fetcher.has_unlisted_snapshot() && !fetcher.try_list_files()) return snapshot;
+  check_has_config(fetcher.files(), repo);
+  if (files == ModelFiles::kAdapter) check_is_adapter(fetcher.files(), repo);
+  // Other callers may have a tokenizer from elsewhere (init --tokenizer).
+  if (freshness != Freshness::kCached) check_has_tokenizer(fetcher.files(), repo);
   fetcher.fetch(select_config_files(fetcher.files()));
   if (files == ModelFiles::kConfig) return snapshot;
   const auto weights = select_weight_files(fetcher.files(), snapshot.folder);

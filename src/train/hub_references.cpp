@@ -9,6 +9,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/hub/settings.h"
 #include "vlmtrain/hub/snapshot_path.h"
+#include "vlmtrain/models/adapter.h"
 
 namespace vlmtrain::train {
 
@@ -40,10 +41,9 @@ void pin(hub::Repo& repo, const std::string& name, const std::map<std::string, s
   repo.revision = commit->second;
 }
 
-}  // namespace
-
-std::string fetch_model_folder(const std::string& path, hub::ModelFiles files,
-                               std::map<std::string, std::string>& commits) {
+/// See fetch_model_folder().
+std::string fetch_folder(const std::string& path, hub::ModelFiles files, std::map<std::string, std::string>& commits,
+                         hub::Freshness freshness) {
   auto repo = hub::find_model_reference(path);
   // A run that read a commit keeps it, even if a folder of this name exists now.
   if (!repo && commits.contains(path)) repo = hub::parse_model_reference(path);
@@ -52,10 +52,17 @@ std::string fetch_model_folder(const std::string& path, hub::ModelFiles files,
     return path;
   }
   pin(*repo, path, commits);
-  const auto snapshot = hub::fetch_model(hub::read_hub_settings(), *repo, files);
+  const auto snapshot = hub::fetch_model(hub::read_hub_settings(), *repo, files, freshness);
   spdlog::info("{}: commit {} in {}", path, snapshot.repo.revision, snapshot.folder.string());
   commits[path] = snapshot.repo.revision;
   return snapshot.folder.string();
+}
+
+}  // namespace
+
+std::string fetch_model_folder(const std::string& path, hub::ModelFiles files,
+                               std::map<std::string, std::string>& commits) {
+  return fetch_folder(path, files, commits, hub::Freshness::kCached);
 }
 
 std::string fetch_model_folder(const std::string& path, hub::ModelFiles files) {
@@ -63,27 +70,32 @@ std::string fetch_model_folder(const std::string& path, hub::ModelFiles files) {
   return fetch_model_folder(path, files, commits);
 }
 
-void fetch_hub_models(Config& config, hub::ModelFiles files) {
+void fetch_hub_models(Config& config, hub::ModelFiles files, hub::Freshness freshness) {
   add_saved_commits(config);
-  const auto fetch = [&](const std::string& path) {
-    const std::string folder = fetch_model_folder(path, files, config.hub.commits);
+  const auto fetch = [&](const std::string& path, hub::ModelFiles requested) {
+    const std::string folder = fetch_folder(path, requested, config.hub.commits, freshness);
     return folder == path ? "" : folder;
   };
-  config.model.path_in_cache = fetch(config.model.path);
-  config.model.adapter_in_cache = fetch(config.model.adapter);
+  const std::string folder = fetch(config.model.path, files);
+  if (!folder.empty() && models::is_adapter(folder) && !std::filesystem::exists(folder + "/config.json")) {
+    throw data_error("{}: {} is an adapter; set {} to it, and {} to its base model", keys::model::kPath,
+                     config.model.path, keys::model::kAdapter, keys::model::kPath);
+  }
+  config.model.path_in_cache = folder;
+  config.model.adapter_in_cache = fetch(config.model.adapter, hub::ModelFiles::kAdapter);
 }
 
-hub::DatasetSnapshot fetch_hub_dataset(const std::string& reference,
-                                       const std::map<std::string, std::string>& commits) {
+hub::DatasetSnapshot fetch_hub_dataset(const std::string& reference, const std::map<std::string, std::string>& commits,
+                                       hub::Freshness freshness) {
   auto dataset = hub::parse_dataset_reference(reference);
   pin(dataset.repo, reference, commits);
-  return hub::fetch_dataset(hub::read_hub_settings(), dataset);
+  return hub::fetch_dataset(hub::read_hub_settings(), dataset, freshness);
 }
 
-void fetch_hub_data(Config& config) {
+void fetch_hub_data(Config& config, hub::Freshness freshness) {
   add_saved_commits(config);
-  const auto fetch = [&commits = config.hub.commits](const std::string& path) {
-    if (hub::is_dataset_reference(path)) commits[path] = fetch_hub_dataset(path, commits).repo.revision;
+  const auto fetch = [&commits = config.hub.commits, freshness](const std::string& path) {
+    if (hub::is_dataset_reference(path)) commits[path] = fetch_hub_dataset(path, commits, freshness).repo.revision;
   };
   for (const auto& source : config.data.train.sources()) fetch(source.path);
   fetch(config.data.eval);

@@ -283,6 +283,24 @@ TEST_F(FetchModel, CertificatesAreChecked) {
   EXPECT_EQ(io::read_file(fetch().folder / "model.safetensors"), "weights");
 }
 
+TEST_F(FetchModel, RepositoriesOfOtherLayoutsAreErrors) {
+  write_model("model.safetensors", "w");
+  EXPECT_EQ(fail().code(), ExitCode::kBadData);
+  EXPECT_THAT(fail().what(), HasSubstr("org/model: has neither config.json nor adapter_config.json"));
+  write_model("config.json", "{}");
+  const auto download = [&](ModelFiles files) {
+    fetch_model(settings_, {.id = "org/model"}, files, Freshness::kNewest);
+  };
+  EXPECT_THAT(io::get_error_message([&] { download(ModelFiles::kConfig); }, ExitCode::kBadData),
+              HasSubstr("org/model: has no tokenizer.json"));
+  EXPECT_THAT(io::get_error_message([&] { download(ModelFiles::kAdapter); }, ExitCode::kBadData),
+              HasSubstr("org/model: is not an adapter"));
+  for (const auto& request : requests()) EXPECT_THAT(request["path"], testing::Not(HasSubstr("/resolve/")));
+  write_model("adapter_config.json", "{}");
+  write_model("adapter_model.safetensors", "a");
+  download(ModelFiles::kAdapter);
+}
+
 TEST_F(FetchModel, WeightsMustBeSafetensors) {
   write_model("config.json", "{}");
   write_model("pytorch_model.bin", "pickle");

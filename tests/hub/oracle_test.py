@@ -192,7 +192,7 @@ class Oracle(unittest.TestCase):
 
     def test_variables_choose_the_same_cache_and_token(self):
         home = str(self.root / "home")
-        self.write("models/org/tiny/main", {"config.json": b"{}", "model.safetensors": b"w"})
+        self.write("models/org/tiny/main", {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"w"})
         self.write("../home", {"token": b" hf_file\n", ".cache/huggingface/token": b"hf_default"})
         for token, environment in [
                 ("hf_file", {"HF_HUB_CACHE": "~/a", "HF_HOME": home}), ("hf_default", {"XDG_CACHE_HOME": home + "/.cache"}),

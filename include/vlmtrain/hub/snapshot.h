@@ -13,12 +13,14 @@ namespace vlmtrain::hub {
 enum class ModelFiles {
   kConfig,       ///< configuration, tokenizer, chat templates
   kWithWeights,  ///< these and the weights, of a model or an adapter
+  kAdapter,      ///< same, but a model is an error
 };
 
-/// Whether a branch or tag that the cache knows is resolved again.
+/// How the cache is used.
 enum class Freshness {
-  kCached,  ///< no: the cache's commit is used, without network if it has all files
-  kNewest,  ///< yes, with the network
+  kCached,    ///< its commit of a branch or tag is used, without network if it has all files
+  kVerified,  ///< same, but the hashes of the files are checked, and damaged files replaced
+  kNewest,    ///< same as kVerified, but the network gives the commit of a branch or tag
 };
 
 /// A commit of a repository in the local cache.
@@ -31,9 +33,9 @@ struct Snapshot {
 /// missing, unless the settings forbid the network.
 ///
 /// Throws UserError: kUsage if the repository or revision does not exist or needs another token,
-/// kBadData if the server sends other content than it lists, or if the network is forbidden and the
-/// cache lacks a file; kFailed if the network fails or the disk is full. Thread-safe; several
-/// processes may share a cache.
+/// kBadData if it has no model in a known layout, if the server sends other content than it lists,
+/// or if the network is forbidden and the cache lacks a file; kFailed if the network fails or the disk is full.
+/// Thread-safe; several processes may share a cache.
 Snapshot fetch_model(const HubSettings& settings, const Repo& repo, ModelFiles files,
                      Freshness freshness = Freshness::kCached);
 

@@ -21,14 +21,15 @@ std::string fetch_model_folder(const std::string& path, hub::ModelFiles files = 
 /// Makes model.path and model.adapter available in the Hugging Face cache if they are references to
 /// the Hub. Sets `path_in_cache` and `adapter_in_cache`, and stores the commits in hub.commits. A
 /// reference in hub.commits of output.dir/config.yaml has that commit, so a resumed run reads what
-/// it read before. Throws as hub::fetch_model().
-void fetch_hub_models(Config& config, hub::ModelFiles files);
+/// it read before. Throws as hub::fetch_model(), and data_error if the model is an adapter.
+void fetch_hub_models(Config& config, hub::ModelFiles files, hub::Freshness freshness = hub::Freshness::kCached);
 
 /// Makes the split of a reference such as hf://datasets/ORG/NAME available at commits[reference] or,
 /// if that does not exist, at the commit in the cache or on the Hub. Throws as hub::fetch_dataset().
-hub::DatasetSnapshot fetch_hub_dataset(const std::string& reference, const std::map<std::string, std::string>& commits);
+hub::DatasetSnapshot fetch_hub_dataset(const std::string& reference, const std::map<std::string, std::string>& commits,
+                                       hub::Freshness freshness = hub::Freshness::kCached);
 
 /// Same as fetch_hub_models() for data.train and data.eval. Throws as hub::fetch_dataset().
-void fetch_hub_data(Config& config);
+void fetch_hub_data(Config& config, hub::Freshness freshness = hub::Freshness::kCached);
 
 }  // namespace vlmtrain::train

@@ -40,8 +40,8 @@ Json download_model(const std::string& reference, hub::ModelFiles files) {
 Json download_config(const DownloadArguments& arguments, hub::ModelFiles files) {
   train::Config config;
   train::declare_options(config).read(arguments.config, {});
-  train::fetch_hub_models(config, files);
-  train::fetch_hub_data(config);
+  train::fetch_hub_models(config, files, hub::Freshness::kVerified);
+  train::fetch_hub_data(config, hub::Freshness::kVerified);
   if (config.hub.commits.empty()) spdlog::info("{}: names nothing on the Hub", arguments.config);
   Json downloads = Json::array();
   for (const auto& [reference, commit] : config.hub.commits)

@@ -49,8 +49,7 @@ ExitCode inspect(const InspectArguments& arguments) {
   const ModelFolder model(config.model.path, arguments.tokenizer, config.hub.commits);
   train::fetch_hub_data(config);
   config.model.path = model.path();
-  config.model.adapter =
-      train::fetch_model_folder(config.model.adapter, hub::ModelFiles::kWithWeights, config.hub.commits);
+  config.model.adapter = train::fetch_model_folder(config.model.adapter, hub::ModelFiles::kAdapter, config.hub.commits);
   if (model.preset() != nullptr) model.preset()->check_has_tokenizer();
   report::Inspection inspection = model.name_in_errors([&] { return train::inspect_data(config, inspection_request); });
   if (model.preset() != nullptr)

@@ -14,7 +14,8 @@ namespace vlmtrain::app {
 
 ExitCode merge(const MergeArguments& arguments) {
   init_logging(/*quiet=*/false);
-  const std::string adapter = train::resolve_checkpoint(train::fetch_model_folder(arguments.adapter)).string();
+  const std::string adapter =
+      train::resolve_checkpoint(train::fetch_model_folder(arguments.adapter, hub::ModelFiles::kAdapter)).string();
   const models::MergeStats merge_stats = models::merge_adapter(
       adapter, arguments.out,
       {.base = train::fetch_model_folder(arguments.base), .dtype = parse_weight_dtype(arguments.dtype)});

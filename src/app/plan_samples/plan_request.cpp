@@ -169,8 +169,7 @@ PlanInput make_plan_input(const PlanArguments& arguments) {
   const std::string model_name = config.model.path;
   ModelFolder model(model_name, arguments.tokenizer, config.hub.commits);
   config.model.path = model.path();
-  config.model.adapter =
-      train::fetch_model_folder(config.model.adapter, hub::ModelFiles::kWithWeights, config.hub.commits);
+  config.model.adapter = train::fetch_model_folder(config.model.adapter, hub::ModelFiles::kAdapter, config.hub.commits);
   auto request = model.name_in_errors([&] {
     for (const auto& remark : models::list_checkpoint_warnings(config.model.path)) spdlog::warn("{}", remark);
     const planner::TargetGpu target = resolve_target_gpu(arguments);

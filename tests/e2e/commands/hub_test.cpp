@@ -107,6 +107,36 @@ TEST_F(HubCommandTest, AdaptersNameTheirBase) {
   EXPECT_EQ(answer("merged"), answer("run/checkpoints/step-4"));
 }
 
+TEST_F(HubCommandTest, AdaptersAndModelsAreNotConfused) {
+  train_well({"lora.rank=2", "training.max_steps=1"});
+  std::filesystem::create_directories(server().root() / "models/org/adapter");
+  std::filesystem::copy(folder() / "run/checkpoints/step-1", server().root() / "models/org/adapter/main");
+  const Result as_model = train({"model.path=org/adapter", "output.dir=new"});
+  EXPECT_EQ(as_model.exit_code, 4);
+  EXPECT_THAT(as_model.err, HasSubstr("model.path: org/adapter is an adapter; set model.adapter to it"));
+  for (const Result& as_adapter : {train({"model.adapter=org/tiny", "model.path=org/tiny", "output.dir=new"}),
+                                   run({"merge", "--adapter", "org/tiny", "--out", "merged"})}) {
+    EXPECT_EQ(as_adapter.exit_code, 4);
+    EXPECT_THAT(as_adapter.err, testing::ContainsRegex("error: org/tiny(@[0-9a-f]+)?: is not an adapter"));
+  }
+  run_well({"download", "org/adapter"});
+}
+
+TEST_F(HubCommandTest, DownloadsReplaceDamagedFiles) {
+  run_well({"download", "org/tiny"});
+  const auto weights = snapshots() / entries(snapshots()).front() / "model.safetensors";
+  const std::string content = read_text(weights);
+  write_text(folder() / "train.yaml", "model: {path: org/tiny}\ndata: {train: data.jsonl}\noutput: {dir: run}\n");
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"download", "org/tiny"}, {"download", "--config", "train.yaml"}}) {
+    write_text(std::filesystem::canonical(weights), std::string(content.size(), '\0'));
+    const Result result = run(arguments);
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_THAT(result.err, HasSubstr("model.safetensors: is damaged"));
+    EXPECT_TRUE(read_text(weights) == content);
+  }
+}
+
 TEST_F(HubCommandTest, RanksShareADownload) {
   train_well({"model.path=org/tiny", "--nproc-per-node", "2", "training.max_steps=1"});
   EXPECT_EQ(count_downloads("model.safetensors"), 1);
