@@ -14,6 +14,10 @@ namespace vlmtrain::hub {
 
 namespace {
 
+/// A transfer that is slower for request.timeout_seconds counts as lost. Not tuned: at this speed, a
+/// gigabyte takes eleven days.
+constexpr long kMinBytesPerSecond = 1024;
+
 struct HandleDeleter {
   void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
   void operator()(CURLU* url) const { curl_url_cleanup(url); }
@@ -96,6 +100,18 @@ void read_status(Transfer& transfer) {
   transfer.response.status = static_cast<int>(status);
 }
 
+/// Corrects the response if a proxy refused to connect (CONNECT), which libcurl reports as an
+/// interrupted transfer.
+void correct_proxy_failure(Transfer& transfer) {
+  constexpr long kFirstErrorStatus = 400;
+  constexpr long kProxyAuthenticationRequired = 407;
+  long status = 0;
+  curl_easy_getinfo(transfer.handle, CURLINFO_HTTP_CONNECTCODE, &status);
+  if (transfer.response.status != 0 || status < kFirstErrorStatus) return;
+  transfer.response.error = TransferError::kConnect;
+  if (status == kProxyAuthenticationRequired) transfer.response = {.status = static_cast<int>(status)};
+}
+
 /// CURLOPT_WRITEFUNCTION: a part of the body.
 size_t on_body(char* bytes, size_t size, size_t count, void* user_data) {
   auto& transfer = *static_cast<Transfer*>(user_data);
@@ -133,7 +149,7 @@ class CurlClient : public HttpClient {
     curl_easy_setopt(handle, CURLOPT_FOLLOWLOCATION, 0L);
     curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);  // the program has its own signal handlers
     curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT, timeout);
-    curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
+    curl_easy_setopt(handle, CURLOPT_LOW_SPEED_LIMIT, kMinBytesPerSecond);
     curl_easy_setopt(handle, CURLOPT_LOW_SPEED_TIME, timeout);
     curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, static_cast<char*>(problem));
     curl_easy_setopt(handle, CURLOPT_HEADERFUNCTION, on_header);
@@ -156,6 +172,7 @@ class CurlClient : public HttpClient {
     if (code != CURLE_OK) {
       const std::string_view text(static_cast<const char*>(problem));
       transfer.response.problem = text.empty() ? curl_easy_strerror(code) : trim(text);
+      correct_proxy_failure(transfer);
     }
     return std::move(transfer.response);
   }

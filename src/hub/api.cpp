@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <utility>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 
@@ -113,10 +115,13 @@ std::string resolve_commit(HubConnection& connection, const Repo& repo) {
 std::vector<RepoFile> list_files(HubConnection& connection, const Repo& repo, const std::string& commit) {
   std::vector<RepoFile> files;
   std::string url = make_api_url(connection.settings(), repo, "tree", commit) + "?recursive=True&expand=False";
-  constexpr int kMaxPages = 10'000;  // of 1,000 files each
-  for (int page = 0; !url.empty(); ++page) {
-    if (page == kMaxPages)
-      throw run_error("{}: the list of files does not end; report it to the Hub", repo.to_string());
+  std::set<std::string> urls;
+  constexpr size_t kMaxPages = 10'000;  // of 1,000 files each
+  while (!url.empty()) {
+    if (!urls.insert(url).second || urls.size() > kMaxPages) {
+      throw run_error("{}: the list of files does not end; check HF_ENDPOINT and proxies, or report it to the Hub",
+                      repo.to_string());
+    }
     HttpResponse response;
     const std::string text = connection.get_text(url, repo, response);
     parse_answer(repo, url, [&] {

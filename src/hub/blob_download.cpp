@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "hub/blob_hash.h"
+#include "hub/hub_error.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/file.h"
 
@@ -21,6 +23,10 @@ namespace vlmtrain::hub {
 namespace fs = std::filesystem;
 
 namespace {
+
+/// Bytes of an attempt that count as progress: as long as there is some, attempts are not limited.
+/// Not tuned.
+constexpr int64_t kMinProgressBytes = int64_t{1} << 20U;
 
 constexpr int kOk = 200, kPartialContent = 206, kRangeNotSatisfiable = 416;
 
@@ -129,7 +135,7 @@ bool PartialBlob::commit() {
 
 void download_blob(HubConnection& connection, const Repo& repo, const std::string& commit, const RepoCache& cache,
                    const RepoFile& file, DownloadProgress& progress) {
-  const std::string subject = fmt::format("{}: {}", repo.id, file.path);
+  const std::string subject = fmt::format("{}: {}", repo.id, make_excerpt(file.path));
   const BlobLock lock(cache, file);
   if (cache.find_content(commit, file)) {  // another process downloaded it meanwhile
     cache.remove_partial_blob(file);
@@ -143,7 +149,7 @@ void download_blob(HubConnection& connection, const Repo& repo, const std::strin
   bool had_other_content = false;
   for (;;) {
     const int64_t start = blob.size();
-    HttpResponse response;
+    HubResponse response;
     BodyWriter writer(file, blob, progress);
     if (start < file.size || file.size == 0) {
       std::vector<std::string> headers;
@@ -175,9 +181,9 @@ void download_blob(HubConnection& connection, const Repo& repo, const std::strin
     } else if (response.error == TransferError::kStopped) {
       response.error = TransferError::kNone;  // the status is the reason
     }
-    if (blob.size() > start) attempt = 1;  // there was progress
+    if (blob.size() - start >= kMinProgressBytes) attempt = 1;
     if (attempt == kMaxAttempts || !is_temporary_failure(response))
-      throw make_hub_error(connection.settings(), repo, subject, response);
+      throw make_hub_error(connection.settings(), repo, file.path, response);
     spdlog::debug("{}: attempt {}: status {}, {}", subject, attempt, response.status, response.problem);
     wait_before_retry(connection.settings(), response, attempt++);
   }

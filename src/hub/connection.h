@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "vlmtrain/base/error.h"
 #include "vlmtrain/hub/http.h"
 #include "vlmtrain/hub/repo.h"
 #include "vlmtrain/hub/settings.h"
@@ -13,6 +12,12 @@ namespace vlmtrain::hub {
 
 /// Loads the plug-in with libcurl at the first call. Throws run_error if it cannot be loaded.
 const HttpLibrary& get_http_library();
+
+/// A response after redirects.
+struct HubResponse : HttpResponse {
+  std::string other_origin{};  ///< origin of the last request if it is not the endpoint's
+  std::string fix{};           ///< a phrase on what to do about `problem`; empty: it follows from `error`
+};
 
 /// The number of attempts for a request whose failure may be temporary.
 inline constexpr int kMaxAttempts = 5;
@@ -24,11 +29,6 @@ bool is_temporary_failure(const HttpResponse& response);
 /// Waits before the next attempt: as long as the server asks for, at most a minute, else
 /// settings.retry_seconds times 1, 2, 4, 8. `attempt` counts from 1.
 void wait_before_retry(const HubSettings& settings, const HttpResponse& response, int attempt);
-
-/// Returns the error for a failed request to the Hub about `subject`, a repository or a file of
-/// it.
-UserError make_hub_error(const HubSettings& settings, const Repo& repo, const std::string& subject,
-                         const HttpResponse& response);
 
 /// A connection to the Hub. Sends the token to the endpoint's origin only, also after redirects.
 /// Use an object from one thread at a time.
@@ -42,11 +42,11 @@ class HubConnection {
   /// Sends one GET request and follows redirects. `headers` are further headers. `sink` receives
   /// the body of the last response. Redirects in a circle, to other protocols or from https to http
   /// are errors of kind kOther.
-  HttpResponse get(const std::string& url, const std::vector<std::string>& headers, const BodySink& sink);
+  HubResponse get(const std::string& url, const std::vector<std::string>& headers, const BodySink& sink);
 
-  /// Returns the body of a response with status 200, and its headers in `response`. Makes several
+  /// Returns the body of a response with status 200, and its headers in `head`. Makes several
   /// attempts. Throws make_hub_error() about `repo`.
-  std::string get_text(const std::string& url, const Repo& repo, HttpResponse& response);
+  std::string get_text(const std::string& url, const Repo& repo, HttpResponse& head);
 
  private:
   const HubSettings& settings_;

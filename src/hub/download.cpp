@@ -13,6 +13,7 @@
 
 #include "hub/blob_download.h"
 #include "hub/connection.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/file.h"
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::hub {

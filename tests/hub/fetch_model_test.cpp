@@ -145,22 +145,6 @@ TEST_F(FetchModel, TokenIsSentToTheEndpointOnly) {
   EXPECT_EQ(num_to_storage, 2U);
 }
 
-TEST_F(FetchModel, RejectedAccessIsExplained) {
-  write_sharded_model();
-  settings_.token = "hf_wrong";
-  settings_.token_source = "HF_TOKEN";
-  EXPECT_EQ(fail().code(), ExitCode::kUsage);
-  EXPECT_THAT(fail().what(), HasSubstr("rejects the token in HF_TOKEN"));
-  settings_.token = "hf_good";
-  set_faults({{"gated", {"org/model"}}});
-  EXPECT_EQ(fail().code(), ExitCode::kUsage);
-  EXPECT_THAT(fail().what(), AllOf(HasSubstr("access is restricted"), HasSubstr(server().endpoint() + "/org/model"),
-                                   HasSubstr("the token in HF_TOKEN")));
-  settings_.token.clear();
-  EXPECT_THAT(fail().what(), HasSubstr("then set HF_TOKEN"));
-  EXPECT_THAT(fail("org/other").what(), HasSubstr("is neither a folder nor a repository"));
-}
-
 TEST_F(FetchModel, LostConnectionsContinue) {
   write_sharded_model();
   set_faults({{"drop", {"model-1-of-2.safetensors", 131'072}}, {"drops", 2}});
@@ -215,13 +199,6 @@ TEST_F(FetchModel, TemporaryFailuresAreRetried) {
   fetch();
 }
 
-TEST_F(FetchModel, RedirectsInACircleEnd) {
-  write_sharded_model();
-  set_faults({{"loop", "/resolve/"}});
-  EXPECT_EQ(fail().code(), ExitCode::kFailed);
-  EXPECT_THAT(fail().what(), HasSubstr("more than 10 redirects"));
-}
-
 TEST_F(FetchModel, NamesCannotLeaveTheCache) {
   write_sharded_model();
   for (const char* name : {"../evil.json", "/etc/evil.json", "a/../../evil.json", "a\\..\\evil.json", "", ".",
@@ -240,72 +217,12 @@ TEST_F(FetchModel, FilesShorterThanListedFail) {
   EXPECT_THAT(error.what(), HasSubstr("the server sends other content"));
 }
 
-TEST_F(FetchModel, AnswersOfOtherServersAreExplained) {
-  write_sharded_model();
-  set_faults({{"login", "/tree/"}});
-  const UserError error = fail();
-  EXPECT_EQ(error.code(), ExitCode::kFailed);
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("is not that of a Hub"), HasSubstr("HTTPS_PROXY")));
-}
-
 TEST_F(FetchModel, DiskSpaceIsCheckedFirst) {
   write_sharded_model();
   set_faults({{"listing", Json::array({Json::array({"huge.json", int64_t{1} << 43})})}});
   const UserError error = fail();
   EXPECT_EQ(error.code(), ExitCode::kFailed);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("to be downloaded"), HasSubstr("HF_HUB_CACHE")));
-}
-
-TEST_F(FetchModel, UnreachableEndpoint) {
-  settings_.endpoint = "http://127.0.0.1:1";
-  const UserError error = fail();
-  EXPECT_EQ(error.code(), ExitCode::kFailed);
-  EXPECT_THAT(error.what(),
-              AllOf(HasSubstr("org/model: not a folder on this machine, and cannot be downloaded from http"),
-                    HasSubstr("HTTPS_PROXY")));
-}
-
-TEST_F(FetchModel, CertificatesAreChecked) {
-  const auto certificate = folder() / "certificate.pem";
-  const std::string command =
-      "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -addext "
-      "subjectAltName=IP:127.0.0.1 -keyout - -out - 2>/dev/null >" +
-      certificate.string();
-  ASSERT_EQ(std::system(command.c_str()), 0);
-  const HubServer tls_server(folder() / "tls", certificate.string());
-  tls_server.write("models/org/model/main/config.json", "{}");
-  tls_server.write("models/org/model/main/model.safetensors", "weights");
-  settings_.endpoint = tls_server.endpoint();
-  const UserError error = fail();
-  EXPECT_EQ(error.code(), ExitCode::kFailed);
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("certificate"), HasSubstr("SSL_CERT_FILE")));
-  settings_.ca_bundle = certificate.string();
-  EXPECT_EQ(io::read_file(fetch().folder / "model.safetensors"), "weights");
-}
-
-TEST_F(FetchModel, RepositoriesOfOtherLayoutsAreErrors) {
-  write_model("model.safetensors", "w");
-  EXPECT_EQ(fail().code(), ExitCode::kBadData);
-  EXPECT_THAT(fail().what(), HasSubstr("org/model: has neither config.json nor adapter_config.json"));
-  write_model("config.json", "{}");
-  const auto download = [&](ModelFiles files) {
-    fetch_model(settings_, {.id = "org/model"}, files, Freshness::kNewest);
-  };
-  EXPECT_THAT(io::get_error_message([&] { download(ModelFiles::kConfig); }, ExitCode::kBadData),
-              HasSubstr("org/model: has no tokenizer.json"));
-  EXPECT_THAT(io::get_error_message([&] { download(ModelFiles::kAdapter); }, ExitCode::kBadData),
-              HasSubstr("org/model: is not an adapter"));
-  for (const auto& request : requests()) EXPECT_THAT(request["path"], testing::Not(HasSubstr("/resolve/")));
-  write_model("adapter_config.json", "{}");
-  write_model("adapter_model.safetensors", "a");
-  download(ModelFiles::kAdapter);
-}
-
-TEST_F(FetchModel, WeightsMustBeSafetensors) {
-  write_model("config.json", "{}");
-  write_model("pytorch_model.bin", "pickle");
-  EXPECT_EQ(fail().code(), ExitCode::kBadData);
-  EXPECT_THAT(fail().what(), HasSubstr("neither model.safetensors"));
 }
 
 TEST_F(FetchModel, TwoProcessesShareACache) {

@@ -18,7 +18,11 @@ ROOT/faults.json, read at each request, is an object with some of:
   "more_bytes": PATH         the content is longer than its size, without Content-Length
   "no_ranges": true          Range headers are ignored
   "loop": PATH               redirects to itself
+  "redirect": [PATH, URL]    redirects to URL
+  "huge": PATH               the answer has 65 MiB
+  "same_page": true          each page of a list names itself as the next one
   "pause": [PATH, BYTES, S]  pauses S seconds after each BYTES
+  "pauses": N                … but only in the first N responses with it
   "listed_bytes": [PATH, N]  lists of files state N bytes more than PATH has
   "login": PATH              the answer is the page of a login
   "listing": [[PATH, SIZE]]  further entries in lists of files
@@ -106,6 +110,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_HEAD(self):
         self.do_GET()
 
+    def do_CONNECT(self):  # as a proxy
+        self.answer(407)
+
     def do_GET(self):
         try:
             self.serve()
@@ -129,6 +136,10 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, b"<html>Log in</html>")
         if self.faults.get("loop", "\0") in path:
             return self.answer(302, headers=[("Location", self.path)])
+        if "redirect" in self.faults and self.faults["redirect"][0] in path:
+            return self.answer(302, headers=[("Location", self.faults["redirect"][1])])
+        if self.faults.get("huge", "\0") in path:
+            return self.answer(200, b" " * (65 << 20))
         if path.startswith("/storage/"):
             _, _, commit, name = path.split("/", 3)
             return self.send_content(*commits[commit][name])
@@ -175,7 +186,7 @@ class Handler(BaseHTTPRequestHandler):
         start = int(urllib.parse.parse_qs(url.query).get("cursor", ["0"])[0])
         headers = [("Content-Type", "application/json")]
         if start + PAGE_FILES < len(entries):
-            query = f"?recursive=True&expand=False&cursor={start + PAGE_FILES}"
+            query = f"?{url.query}" if self.faults.get("same_page") else f"?recursive=True&expand=False&cursor={start + PAGE_FILES}"
             headers.append(("Link", f'<{scheme}://{self.headers["Host"]}{url.path}{query}>; rel="next"'))
         self.answer(200, json.dumps(entries[start:start + PAGE_FILES]).encode(), headers)
 
@@ -214,13 +225,15 @@ class Handler(BaseHTTPRequestHandler):
         drop = self.faults.get("drop")
         left = drop[1] if drop and drop[0] == name and self.once("drop", self.faults.get("drops", 1 << 60)) else size
         pause = self.faults.get("pause")
+        if pause and not (pause[0] == name and self.once("pause", self.faults.get("pauses", 1 << 60))):
+            pause = None
         is_other = self.faults.get("other_bytes") == name
         with open(path, "rb") as file:
             file.seek(start)
-            while left > 0 and (piece := file.read(min(PIECE, left, pause[1] if pause and pause[0] == name else PIECE))):
+            while left > 0 and (piece := file.read(min(PIECE, left, pause[1] if pause else PIECE))):
                 left -= len(piece)
                 self.wfile.write(bytes(255 - byte for byte in piece) if is_other else piece)
-                if pause and pause[0] == name:
+                if pause:
                     self.wfile.flush()
                     time.sleep(pause[2])
         if is_longer:
