@@ -75,7 +75,7 @@ void wait_before_retry(const HubSettings& settings, const HttpResponse& response
 HubConnection::HubConnection(const HubSettings& settings)
     : settings_(settings), library_(get_http_library()), client_(library_.make_client(settings.ca_bundle)) {
   const auto endpoint = library_.resolve_url(settings.endpoint, settings.endpoint);
-  if (!endpoint) throw usage_error("HF_ENDPOINT: {} is not a URL; write https://HOST", settings.endpoint);
+  if (!endpoint) throw usage_error("HF_ENDPOINT: {} is not a URL; write https://HOST", make_excerpt(settings.endpoint));
   endpoint_origin_ = endpoint->origin;
 }
 

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
 
 namespace vlmtrain::hub {
 
@@ -33,12 +34,14 @@ bool is_repo_id(std::string_view text) {
 
 /// git's rules for branch names (git-check-ref-format), narrowed to what is safe as a path.
 bool is_revision(std::string_view text) {
+  constexpr size_t kMaxRevisionCharacters = 255;  // of a file name
   const auto is_allowed = [](unsigned char c) {
     return std::isalnum(c) != 0 || std::string_view("-_./+#=").find(static_cast<char>(c)) != std::string_view::npos;
   };
-  return !text.empty() && std::ranges::all_of(text, is_allowed) && text.front() != '/' && text.back() != '/' &&
-         text.front() != '.' && text.find("..") == std::string_view::npos &&
-         text.find("/.") == std::string_view::npos && text.find("//") == std::string_view::npos;
+  return !text.empty() && text.size() <= kMaxRevisionCharacters && std::ranges::all_of(text, is_allowed) &&
+         text.front() != '/' && text.back() != '/' && text.front() != '.' &&
+         text.find("..") == std::string_view::npos && text.find("/.") == std::string_view::npos &&
+         text.find("//") == std::string_view::npos;
 }
 
 /// Replaces %2F by slashes.
@@ -58,9 +61,20 @@ std::optional<Repo> parse_repo(RepoType type, std::string_view text) {
   return repo;
 }
 
-std::string_view remove_scheme(std::string_view text) {
-  if (text.starts_with(kScheme)) text.remove_prefix(kScheme.size());
-  return text;
+/// Parses [hf://]ID[@REVISION]. Returns nothing if it is invalid.
+std::optional<Repo> parse_model(std::string_view text) {
+  if (!has_hub_scheme(text)) return parse_repo(RepoType::kModel, text);
+  text.remove_prefix(kScheme.size());
+  // Kinds of repositories in the URLs of the Hub.
+  for (const std::string_view kind : {"models/", "datasets/", "spaces/", "buckets/"}) {
+    if (text.starts_with(kind)) return std::nullopt;
+  }
+  return parse_repo(RepoType::kModel, text);
+}
+
+/// Returns a reference of the user for messages.
+std::string quote(std::string_view text) {
+  return text.empty() ? "\"\"" : make_excerpt(text);
 }
 
 }  // namespace
@@ -75,13 +89,19 @@ bool is_commit(std::string_view revision) {
   return revision.size() == kCommitDigits && is_hex(revision);
 }
 
+bool has_hub_scheme(std::string_view text) {
+  return text.starts_with(kScheme);
+}
+
 bool is_model_reference(std::string_view text) {
-  return parse_repo(RepoType::kModel, remove_scheme(text)).has_value();
+  return parse_model(text).has_value();
 }
 
 Repo parse_model_reference(std::string_view text) {
-  auto repo = parse_repo(RepoType::kModel, remove_scheme(text));
-  if (!repo) throw usage_error("{}: is not a repository of the Hub; write ORG/NAME or ORG/NAME@REVISION", text);
+  auto repo = parse_model(text);
+  if (!repo) {
+    throw usage_error("{}: is not a model of the Hub; write ORG/NAME, ORG/NAME@REVISION or hf://ORG/NAME", quote(text));
+  }
   return *std::move(repo);
 }
 
@@ -92,7 +112,7 @@ bool is_dataset_reference(std::string_view text) {
 DatasetReference parse_dataset_reference(std::string_view text) {
   const auto fail = [&] {
     return usage_error("{}: is not a data set of the Hub; write hf://datasets/ORG/NAME[@REVISION][/CONFIG][:SPLIT]",
-                       text);
+                       quote(text));
   };
   if (!is_dataset_reference(text)) throw fail();
   std::string_view rest = text.substr(kDatasetScheme.size());

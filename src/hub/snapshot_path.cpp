@@ -2,6 +2,8 @@
 
 #include <system_error>
 
+#include "vlmtrain/base/error.h"
+
 namespace vlmtrain::hub {
 
 namespace fs = std::filesystem;
@@ -22,10 +24,17 @@ std::optional<Repo> parse_snapshot_path(const fs::path& folder) {
 }
 
 std::optional<Repo> find_model_reference(const std::string& path) {
-  if (path.starts_with("hf://")) return parse_model_reference(path);
-  std::error_code error;
-  if (!is_model_reference(path) || fs::exists(path, error) || fs::exists(path.substr(0, path.find('/')), error))
-    return std::nullopt;
+  if (has_hub_scheme(path)) return parse_model_reference(path);
+  if (!is_model_reference(path)) return std::nullopt;
+  const std::string parent = path.substr(0, path.find('/'));
+  for (const std::string& folder : {path, parent}) {
+    std::error_code error;
+    if (fs::exists(folder, error)) return std::nullopt;
+    if (fs::is_symlink(folder, error)) {
+      throw usage_error("{}: links to {}, which does not exist; correct the link, or write hf://{} for the Hub", folder,
+                        fs::read_symlink(folder, error).string(), path);
+    }
+  }
   return parse_model_reference(path);
 }
 

@@ -42,7 +42,7 @@ io::RecordSettings make_record_settings(const data::DataOptions& data) {
 std::shared_ptr<const io::Records> open_nonempty_records(const std::filesystem::path& path,
                                                          const io::RecordSettings& settings,
                                                          const std::map<std::string, std::string>& commits) {
-  auto records = hub::is_dataset_reference(path.native())
+  auto records = hub::has_hub_scheme(path.native())
                      ? io::open_records(fetch_hub_dataset(path.string(), commits).files, path.string(), settings)
                      : io::open_records(path, settings);
   check_row_group_memory(/*limit_gb=*/{});

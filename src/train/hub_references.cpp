@@ -7,6 +7,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/hub/settings.h"
 #include "vlmtrain/hub/snapshot_path.h"
 #include "vlmtrain/models/adapter.h"
@@ -36,7 +37,7 @@ void pin(hub::Repo& repo, const std::string& name, const std::map<std::string, s
   if (commit == commits.end()) return;
   if (!hub::is_commit(commit->second)) {
     throw usage_error("{}: {} of {} is not a commit; write its 40 hexadecimal digits, or remove the entry",
-                      keys::hub::kCommits, commit->second, name);
+                      keys::hub::kCommits, make_excerpt(commit->second), name);
   }
   repo.revision = commit->second;
 }
@@ -95,7 +96,7 @@ hub::DatasetSnapshot fetch_hub_dataset(const std::string& reference, const std::
 void fetch_hub_data(Config& config, hub::Freshness freshness) {
   add_saved_commits(config);
   const auto fetch = [&commits = config.hub.commits, freshness](const std::string& path) {
-    if (hub::is_dataset_reference(path)) commits[path] = fetch_hub_dataset(path, commits, freshness).repo.revision;
+    if (hub::has_hub_scheme(path)) commits[path] = fetch_hub_dataset(path, commits, freshness).repo.revision;
   };
   for (const auto& source : config.data.train.sources()) fetch(source.path);
   fetch(config.data.eval);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "io/temporary_folder.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::hub {
@@ -32,6 +33,8 @@ TEST(ModelReference, HasAnIdAndARevision) {
                            "a b/c",
                            "a/.b",
                            "hf://datasets/a/b",
+                           "hf://datasets/a",
+                           "hf://models/a",
                            "a/b@.x",
                            "-a/b",
                            "a/b@x//y"}) {
@@ -53,6 +56,26 @@ TEST(DatasetReference, HasAConfigurationAndASplit) {
   for (const char* text : {"hf://datasets/a", "hf://datasets/", "hf://datasets/a/b:", "hf://datasets/a/b/", "a/b",
                            "hf://datasets/../b", "hf://datasets/a/b@"}) {
     EXPECT_THROW(parse_dataset_reference(text), UserError) << text;
+  }
+}
+
+TEST(References, ErrorsFitOnALine) {
+  for (const std::string& text :
+       {std::string(), "a/b@" + std::string(5000, 'r'), std::string("a\nvlmtrain: error: b")}) {
+    for (const bool is_dataset : {false, true}) {
+      const std::string error = io::get_error_message(
+          [&] {
+            if (is_dataset) {
+              parse_dataset_reference("hf://datasets/" + text);
+            } else {
+              parse_model_reference(text);
+            }
+          },
+          ExitCode::kUsage);
+      EXPECT_LT(error.size(), 250);
+      EXPECT_THAT(error, testing::AllOf(testing::Not(testing::HasSubstr("\n")), testing::Not(testing::StartsWith(":")),
+                                        testing::HasSubstr("write ")));
+    }
   }
 }
 

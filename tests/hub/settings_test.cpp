@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "base/captured_log.h"
 #include "io/temporary_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/hub/snapshot_path.h"
@@ -18,10 +19,10 @@ class Settings : public io::TemporaryFolderTest {
  protected:
   void SetUp() override {
     TemporaryFolderTest::SetUp();
-    for (const char* variable :
-         {"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HF_ENDPOINT", "HF_TOKEN",
-          "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE",
-          "HF_HUB_DOWNLOAD_TIMEOUT", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}) {
+    for (const char* variable : {"HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME", "HF_ENDPOINT",
+                                 "HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HF_HUB_OFFLINE",
+                                 "TRANSFORMERS_OFFLINE", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_DISABLE_IMPLICIT_TOKEN",
+                                 "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}) {
       unsetenv(variable);
     }
     set("HOME", folder().string());
@@ -40,6 +41,20 @@ TEST_F(Settings, CacheFolder) {
   EXPECT_EQ(read_hub_settings().cache, "/scratch/hub");
 }
 
+TEST_F(Settings, PathsHaveVariables) {
+  set("SCRATCH_1", "/scratch");
+  unsetenv("UNSET");
+  const std::pair<const char*, const char*> paths[] = {{"$SCRATCH_1/hub", "/scratch/hub"},
+                                                       {"${SCRATCH_1}2", "/scratch2"},
+                                                       {"/a$UNSET/${UNSET}", "/a$UNSET/${UNSET}"},
+                                                       {"/a$/${SCRATCH_1", "/a$/${SCRATCH_1"},
+                                                       {"/$SCRATCH_1$SCRATCH_1", "//scratch/scratch"}};
+  for (const auto& [text, path] : paths) {
+    set("HF_HUB_CACHE", text);
+    EXPECT_EQ(read_hub_settings().cache, path);
+  }
+}
+
 TEST_F(Settings, Token) {
   set("HF_HOME", folder().string());
   EXPECT_EQ(read_hub_settings().token, "");
@@ -49,8 +64,21 @@ TEST_F(Settings, Token) {
   set("HF_TOKEN", " hf_variable\n");
   EXPECT_EQ(read_hub_settings().token, "hf_variable");
   EXPECT_EQ(read_hub_settings().token_source, "HF_TOKEN");
+  set("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1");
+  EXPECT_EQ(read_hub_settings().token, "");
+  unsetenv("HF_HUB_DISABLE_IMPLICIT_TOKEN");
   set("HF_TOKEN", "two words");
   EXPECT_THROW(read_hub_settings(), UserError);
+}
+
+TEST_F(Settings, MissingTokenFilesAreReported) {
+  const CapturedLog log;
+  read_hub_settings();
+  EXPECT_EQ(log.lines(), 0) << "the default file may be missing";
+  set("HF_TOKEN_PATH", "/nowhere/token");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(read_hub_settings().token, "");
+  EXPECT_EQ(log.lines(), 1);
+  EXPECT_THAT(log.text(), testing::HasSubstr("HF_TOKEN_PATH: /nowhere/token does not exist"));
 }
 
 TEST_F(Settings, EndpointAndOffline) {
@@ -63,9 +91,10 @@ TEST_F(Settings, EndpointAndOffline) {
   unsetenv("HF_HUB_OFFLINE");
   EXPECT_EQ(read_hub_settings().endpoint, "http://mirror/hub");
   EXPECT_EQ(read_hub_settings().offline_variable, "TRANSFORMERS_OFFLINE");
-  for (const char* endpoint : {"mirror", "http://user:password@mirror"}) {
+  for (const char* endpoint : {"mirror", "http://user:password@mirror", "http://mirror\nerror: line 2"}) {
     set("HF_ENDPOINT", endpoint);
-    EXPECT_THROW(read_hub_settings(), UserError);
+    EXPECT_THAT(io::get_error_message([] { read_hub_settings(); }, ExitCode::kUsage),
+                testing::Not(testing::HasSubstr("\n")));
   }
 }
 
@@ -101,6 +130,12 @@ TEST_F(Settings, FoldersOnThisMachineTakePrecedence) {
   std::filesystem::create_directories("org/model");
   EXPECT_FALSE(find_model_reference("org/model"));
   EXPECT_FALSE(find_model_reference("org/modle"));  // a mistake in a path of this machine
+  std::filesystem::create_symlink("/nowhere", "linked");
+  std::filesystem::create_symlink("/nowhere", "org/linked");
+  for (const char* path : {"linked/model", "org/linked"}) {
+    EXPECT_THAT(io::get_error_message([&] { find_model_reference(path); }, ExitCode::kUsage),
+                testing::HasSubstr("links to /nowhere, which does not exist"));
+  }
   EXPECT_TRUE(find_model_reference("hf://org/model"));
   EXPECT_THROW(find_model_reference("hf://model"), UserError);
   std::filesystem::current_path(previous);

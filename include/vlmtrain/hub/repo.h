@@ -36,6 +36,9 @@ struct DatasetReference {
 /// Returns true for a commit: 40 hexadecimal digits in lower case.
 bool is_commit(std::string_view revision);
 
+/// Returns true if `text` begins with "hf://".
+bool has_hub_scheme(std::string_view text);
+
 /// Returns true if `text` has the form of a reference to a model: ORG/NAME, ORG/NAME@REVISION, or
 /// either after "hf://". Does not access files or the network.
 bool is_model_reference(std::string_view text);

@@ -14,7 +14,8 @@ std::optional<Repo> parse_snapshot_path(const std::filesystem::path& folder);
 
 /// Returns the model on the Hub that a path of the user means, or nothing if it means a folder on
 /// this machine: an existing one, or a missing one in an existing folder (runs/bse). "hf://" before
-/// ORG/NAME always means the Hub. Throws UserError (kUsage) for an invalid reference after "hf://".
+/// ORG/NAME always means the Hub. Throws UserError (kUsage) for an invalid reference after "hf://" and
+/// for a symbolic link to a missing folder.
 std::optional<Repo> find_model_reference(const std::string& path);
 
 }  // namespace vlmtrain::hub

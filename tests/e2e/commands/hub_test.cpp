@@ -180,6 +180,10 @@ TEST_F(HubCommandTest, MissingModelsAreExplained) {
   EXPECT_EQ(unknown.exit_code, 2);
   EXPECT_THAT(unknown.err,
               AllOf(HasSubstr("org/tiyn: is neither a folder nor a repository at"), HasSubstr("check the name")));
+  const Result no_data_set = train({"model.path=org/tiny", "data.train=hf://org/questions"});
+  EXPECT_EQ(no_data_set.exit_code, 2);
+  EXPECT_THAT(no_data_set.err, HasSubstr("hf://org/questions: is not a data set of the Hub; write hf://datasets/"));
+  std::filesystem::remove_all(folder() / "hf");
   setenv("HF_HUB_OFFLINE", "1", 1);
   const Result offline = train({"model.path=org/tiny"});
   EXPECT_EQ(offline.exit_code, 4);
