@@ -1,5 +1,6 @@
 #include "hub/dataset_config.h"
 
+#include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
 
 #include <string_view>
@@ -14,12 +15,14 @@ namespace {
 constexpr const char* kSplitOfPatterns = "train";
 
 /// Returns the YAML between the lines "---" at the start of a text, or "".
-std::string extract_front_matter(const std::string& text) {
+std::string extract_front_matter(std::string_view text) {
   constexpr std::string_view kMark = "---";
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   if (!text.starts_with(kMark)) return "";
   const size_t begin = text.find('\n');
-  const size_t end = begin == std::string::npos ? begin : text.find("\n---", begin);
-  return end == std::string::npos ? "" : text.substr(begin + 1, end - begin);
+  const size_t end = begin == std::string_view::npos ? begin : text.find("\n---", begin);
+  return end == std::string_view::npos ? "" : std::string(text.substr(begin + 1, end - begin));
 }
 
 std::vector<std::string> parse_patterns(const YAML::Node& node) {
@@ -55,7 +58,9 @@ std::vector<DatasetConfig> parse_dataset_configs(const std::string& readme, cons
     const YAML::Node entries = metadata["configs"];
     for (const auto& entry : entries) configs.push_back(parse_config(entry));
   } catch (const YAML::Exception& error) {
-    throw data_error("{}: its metadata is invalid ({}); report it to the owner of the data set", source, error.what());
+    constexpr int kFirstLine = 2;  // after the line "---"
+    throw data_error("{}: its metadata is invalid{}; report it to the owner of the data set", source,
+                     error.mark.is_null() ? "" : fmt::format(" at line {}", error.mark.line + kFirstLine));
   }
   return configs;
 }

@@ -107,6 +107,15 @@ std::string join_path(std::string folder, std::string path) {
   return folder + (folder.back() == '/' ? "" : "/") + path;
 }
 
+/// Returns the first names for a message.
+std::string join_names(const std::vector<std::string>& names, std::string_view separator) {
+  constexpr size_t kMaxNames = 20;
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kMaxNames); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : separator, make_excerpt(names[i]));
+  return names.size() > kMaxNames ? text + fmt::format(" and {} more", names.size() - kMaxNames) : text;
+}
+
 /// Returns the configuration that the reference names, or the default one; nothing if README.md
 /// has none and the reference names none.
 DatasetConfig choose_config(const std::vector<DatasetConfig>& configs, const DatasetReference& reference) {
@@ -119,13 +128,13 @@ DatasetConfig choose_config(const std::vector<DatasetConfig>& configs, const Dat
   };
   const auto config = std::ranges::find_if(configs, is_chosen);
   if (config != configs.end()) return *config;
-  std::vector<std::string> names(configs.size());
-  std::ranges::transform(configs, names.begin(), &DatasetConfig::name);
+  std::vector<std::string> names;
+  for (const DatasetConfig& known : configs) names.push_back(known.name);
   throw usage_error("{}: {}; choose one of its configurations: hf://datasets/{}/CONFIG with {}",
                     reference.repo.to_string(),
                     reference.config.empty() ? "has no default configuration"
                                              : "has no configuration " + make_excerpt(reference.config),
-                    reference.repo.id, fmt::join(names, ", "));
+                    reference.repo.id, join_names(names, ", "));
 }
 
 using SplitFiles = std::vector<std::pair<std::string, std::vector<RepoFile>>>;
@@ -135,14 +144,15 @@ std::vector<RepoFile>& get_split(SplitFiles& splits, std::string_view name) {
   return split != splits.end() ? split->second : splits.emplace_back(name, std::vector<RepoFile>()).second;
 }
 
-/// Returns the files that match the patterns of each split.
+/// Returns the files that match the patterns of each split. The path of a folder matches all files
+/// in it.
 SplitFiles match_patterns(const std::vector<RepoFile>& files, const DatasetConfig& config) {
   const auto compile_config_pattern = [&](const std::string& pattern) {
     try {
       return compile_pattern(join_path(config.folder, pattern));
-    } catch (const std::exception& error) {
-      throw data_error("{}: the pattern {} of configuration {} is invalid ({}); report it to the owner of the data set",
-                       kReadme, make_excerpt(pattern), config.name, error.what());
+    } catch (const std::exception&) {
+      throw data_error("{}: the pattern {} of configuration {} is invalid; report it to the owner of the data set",
+                       kReadme, make_excerpt(pattern), make_excerpt(config.name));
     }
   };
   SplitFiles splits;
@@ -150,8 +160,11 @@ SplitFiles match_patterns(const std::vector<RepoFile>& files, const DatasetConfi
     auto& selected = get_split(splits, name);
     for (const std::string& pattern : patterns) {
       const Regex regex = compile_config_pattern(pattern);
+      const std::string folder = join_path(join_path(config.folder, pattern), "");
       std::ranges::copy_if(files, std::back_inserter(selected), [&](const RepoFile& file) {
-        return regex.search(file.path).has_value() && std::ranges::find(selected, file) == selected.end();
+        const bool is_match =
+            regex.search(file.path).has_value() || (!pattern.empty() && file.path.starts_with(folder));
+        return is_match && std::ranges::find(selected, file) == selected.end();
       });
     }
   }
@@ -188,7 +201,7 @@ std::vector<RepoFile> select_format(std::vector<RepoFile> files, const std::stri
     return selected;
   }
   throw usage_error("{}: its files, such as {}, have none of the formats {}; choose another data set", name,
-                    files.front().path, fmt::join(kDataExtensions, ", "));
+                    make_excerpt(files.front().path), fmt::join(kDataExtensions, ", "));
 }
 
 }  // namespace
@@ -212,18 +225,19 @@ std::vector<RepoFile> select_split_files(const std::vector<RepoFile>& files, con
   std::erase_if(splits, [](const auto& split) { return split.second.empty(); });
   if (splits.empty() && !config.splits.empty()) {
     throw usage_error("{}: no file matches the patterns of configuration {} in {}; choose another configuration", name,
-                      config.name, kReadme);
+                      make_excerpt(config.name), kReadme);
   }
   if (splits.empty()) {
     throw usage_error("{}: has no {} files{}; choose another data set", name, fmt::join(kDataExtensions, ", "),
-                      config.folder.empty() ? "" : " in " + config.folder);
+                      config.folder.empty() ? "" : " in " + make_excerpt(config.folder));
   }
   const std::string_view split_name = reference.split.empty() ? kDefaultSplit : std::string_view(reference.split);
   const auto split = std::ranges::find(splits, split_name, &SplitFiles::value_type::first);
   if (split == splits.end()) {
     std::vector<std::string> names;
     for (const auto& entry : splits) names.push_back(entry.first);
-    throw usage_error("{}: has no split {}; append one of :{}", name, split_name, fmt::join(names, ", :"));
+    throw usage_error("{}: has no split {}; append one of :{}", name, make_excerpt(split_name),
+                      join_names(names, ", :"));
   }
   return select_format(split->second, name);
 }

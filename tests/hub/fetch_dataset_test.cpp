@@ -75,6 +75,13 @@ TEST_F(FetchDataset, MetadataNamesConfigurationsAndPatterns) {
   EXPECT_THAT(fail("/de"), AllOf(HasSubstr("has no configuration de"), HasSubstr("en, fr, all")));
 }
 
+TEST_F(FetchDataset, MetadataMayFollowAByteOrderMark) {
+  write_dataset("README.md", "\xEF\xBB\xBF---\r\nconfigs:\r\n- data_files: b.parquet\r\n---\r\n");
+  write_dataset("a.parquet", "a");
+  write_dataset("b.parquet", "b");
+  EXPECT_THAT(fetch(""), ElementsAre("b.parquet"));
+}
+
 TEST_F(FetchDataset, PatternsAreThoseOfFsspec) {
   for (const char* file : {"data/train-0.parquet", "data/test-0.parquet", "data/other-0.parquet"})
     write_dataset(file, file);
@@ -85,6 +92,8 @@ TEST_F(FetchDataset, PatternsAreThoseOfFsspec) {
   };
   EXPECT_THAT(fetch_pattern("./data/{train,test}-*"), ElementsAre("data/test-0.parquet", "data/train-0.parquet"));
   EXPECT_THAT(fetch_pattern("data/[!t]*"), ElementsAre("data/other-0.parquet"));
+  for (const char* folder : {"data", "./data/"}) EXPECT_EQ(fetch_pattern(folder).size(), 3) << folder;
+  EXPECT_THROW(fetch_pattern("dat"), UserError);
   EXPECT_THROW(fetch_pattern("data/[z-a]*"), UserError);
   EXPECT_THROW(fetch_pattern("none/*"), UserError);
 }
@@ -92,7 +101,24 @@ TEST_F(FetchDataset, PatternsAreThoseOfFsspec) {
 TEST_F(FetchDataset, InvalidMetadataNamesTheFile) {
   write_dataset("README.md", "---\nconfigs: [unclosed\n---\n");
   write_dataset("train.parquet", "a");
-  EXPECT_THAT(io::get_error_message([&] { fetch(""); }), HasSubstr("README.md: its metadata is invalid"));
+  EXPECT_THAT(io::get_error_message([&] { fetch(""); }),
+              HasSubstr("README.md: its metadata is invalid at line 3; report it"));
+  write_dataset("README.md", "---\nconfigs:\n- data_files:\n  - split: train\n---\n");
+  std::filesystem::remove_all(settings_.cache);
+  EXPECT_THAT(io::get_error_message([&] { fetch(""); }), HasSubstr("README.md: its metadata is invalid; report it"));
+}
+
+TEST_F(FetchDataset, NamesAreShortened) {
+  std::string readme = "---\nconfigs:\n";
+  for (int i = 0; i < 100; ++i)
+    readme += "- config_name: \"config_" + std::to_string(i) + "\\n\"\n  data_files: a.tar\n";
+  write_dataset("README.md", readme + "---\n");
+  write_dataset("a.tar", "a");
+  EXPECT_THAT(fail("/" + std::string(5000, 'c')),
+              AllOf(HasSubstr("has no configuration ccc"), HasSubstr("config_19\\n and 80 more"),
+                    testing::SizeIs(testing::Lt(800U))));
+  EXPECT_THAT(fail("/config_0\n:" + std::string(5000, 's')),
+              AllOf(HasSubstr("has no split sss"), testing::SizeIs(testing::Lt(300U))));
 }
 
 TEST_F(FetchDataset, UnsupportedFormatsAreNamed) {
