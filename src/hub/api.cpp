@@ -78,7 +78,7 @@ auto parse_answer(const Repo& repo, const std::string& url, const Function& pars
 }  // namespace
 
 bool is_safe_path(const std::string& path) {
-  if (path.empty() || path.back() == '/' || path.find('\\') != std::string::npos) return false;
+  if (path.empty() || path.back() == '/') return false;
   if (std::ranges::any_of(path, [](unsigned char c) { return c < ' ' || c == 127; })) return false;
   size_t begin = 0;
   while (begin <= path.size()) {

@@ -24,7 +24,7 @@ struct RepoFile {
 };
 
 /// Returns true for a relative path that stays in its folder: its components are not empty, "." or
-/// "..", and it has no control characters or backslashes.
+/// "..", and it has no control characters.
 bool is_safe_path(const std::string& path);
 
 /// Checks a file from the server or from the cache. Throws UserError (kFailed) about `source` if a

@@ -87,6 +87,7 @@ PartialBlob::PartialBlob(const RepoCache& cache, const RepoFile& file)
       destination_path_(cache.get_blob_path(file)),
       path_(cache.get_partial_path(file)),
       hash_(make_blob_hash(file)) {
+  for (const fs::path& path : {destination_path_, path_}) check_is_not_folder(path);
   constexpr mode_t kMode = 0666;  // several users may share a cache; the umask applies
   descriptor_ = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kMode);
   if (descriptor_ < 0) throw io::make_write_error(path_, errno, 0);

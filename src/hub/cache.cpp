@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <system_error>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/file.h"
 #include "vlmtrain/io/json.h"
@@ -38,7 +39,20 @@ std::string make_folder_name(const Repo& repo) {
 void make_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw io::make_write_error(folder, error.value(), 0);
+  if (!error) return;
+  for (fs::path parent = folder; parent.has_relative_path(); parent = parent.parent_path()) {
+    std::error_code ignored_error;
+    if (!fs::exists(parent, ignored_error) || fs::is_directory(parent, ignored_error)) continue;
+    throw run_error("{}: is a file in place of a folder; move it away, or set HF_HUB_CACHE to another folder",
+                    parent.string());
+  }
+  throw io::make_write_error(folder, error.value(), 0);
+}
+
+void write_cache_file(const fs::path& path, std::string_view content) {
+  make_folders(path.parent_path());
+  check_is_not_folder(path);
+  io::write_file(path, content);
 }
 
 bool has_size(const fs::path& path, int64_t bytes) {
@@ -48,6 +62,11 @@ bool has_size(const fs::path& path, int64_t bytes) {
 }
 
 }  // namespace
+
+void check_is_not_folder(const fs::path& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) throw run_error("{}: is a folder in place of a file; remove it", path.string());
+}
 
 RepoCache::RepoCache(const fs::path& cache, const Repo& repo)
     : folder_(cache / make_folder_name(repo)), locks_(cache / ".locks" / make_folder_name(repo)) {}
@@ -76,9 +95,7 @@ std::optional<std::string> RepoCache::read_ref(const std::string& revision) cons
 
 void RepoCache::write_ref(const std::string& revision, const std::string& commit) const {
   if (revision == commit || read_ref(revision) == commit) return;
-  const fs::path file = folder_ / "refs" / revision;
-  make_folders(file.parent_path());
-  io::write_file(file, commit);
+  write_cache_file(folder_ / "refs" / revision, commit);
 }
 
 std::optional<std::vector<RepoFile>> RepoCache::read_tree(const std::string& commit) const {
@@ -122,8 +139,7 @@ void RepoCache::write_tree(const std::string& commit, const std::vector<RepoFile
     entries[file->path] = std::move(entry);
   }
   const nlohmann::ordered_json tree{{"format_version", kTreeFormatVersion}, {"files", std::move(entries)}};
-  make_folders(folder_ / "trees");
-  io::write_file(folder_ / "trees" / (commit + ".json"), tree.dump(1, ' ', /*ensure_ascii=*/true));
+  write_cache_file(folder_ / "trees" / (commit + ".json"), tree.dump(1, ' ', /*ensure_ascii=*/true));
 }
 
 bool RepoCache::has_file(const std::string& commit, const RepoFile& file) const {
@@ -146,6 +162,7 @@ void RepoCache::link_file(const std::string& commit, const RepoFile& file) const
   if (has_file(commit, file)) return;
   const fs::path path = get_snapshot_folder(commit) / file.path;
   make_folders(path.parent_path());
+  check_is_not_folder(path);
   io::write_symlink(path, fs::path(get_blob_path(file)).lexically_relative(path.parent_path()));
 }
 

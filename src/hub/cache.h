@@ -53,6 +53,9 @@ class RepoCache {
   std::filesystem::path locks_;
 };
 
+/// Throws run_error if `path`, a file of the cache, is a folder.
+void check_is_not_folder(const std::filesystem::path& path);
+
 /// The lock of a blob, which its writer holds, as in huggingface_hub. The constructor waits while
 /// another process holds it. Throws run_error.
 class BlobLock {

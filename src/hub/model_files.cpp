@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::hub {
@@ -81,7 +82,8 @@ std::vector<RepoFile> select_weight_files(const std::vector<RepoFile>& files, co
   for (const std::string& shard : shards) {
     const RepoFile* const file = find_file(files, shard);
     if (file == nullptr)
-      throw data_error("{}: names {}, which the repository lacks; report it to its owner", path.string(), shard);
+      throw data_error("{}: names {}, which the repository lacks; report it to its owner", path.string(),
+                       make_excerpt(shard));
     selected.push_back(*file);
   }
   return selected;

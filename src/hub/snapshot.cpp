@@ -41,7 +41,7 @@ class RepoFetcher {
                cached && (freshness != Freshness::kNewest || settings.is_offline())) {
       commit_ = *cached;
     } else {
-      commit_ = resolve_commit(connect(), repo_);
+      commit_ = resolve(cached);
       cache_.write_ref(repo_.revision, commit_);
     }
   }
@@ -112,6 +112,17 @@ class RepoFetcher {
       }
       spdlog::warn("{}: is damaged, since its hash is not that of the Hub; downloading it again", path);
       remove_damaged_file(cache_, commit_, file);
+    }
+  }
+
+  /// Returns the commit of the Hub or, if the network fails, the cached one.
+  std::string resolve(const std::optional<std::string>& cached) {
+    try {
+      return resolve_commit(connect(), repo_);
+    } catch (const UserError& error) {
+      if (!cached || error.code() != ExitCode::kFailed) throw;
+      spdlog::warn("{}; using the cached commit {}", error.what(), *cached);
+      return *cached;
     }
   }
 

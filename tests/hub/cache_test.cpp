@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include "base/captured_log.h"
 #include "hub/hub_server.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/hub/snapshot.h"
@@ -78,6 +79,36 @@ TEST_F(Cache, PartialContentsOfFinishedDownloadsAreRemoved) {
   std::ofstream(partial) << "www";
   fetch();
   EXPECT_FALSE(fs::exists(partial));
+}
+
+TEST_F(Cache, IsUsedIfTheHubFails) {
+  const Snapshot snapshot = fetch();
+  set_faults({{"status", {"/", 500, 100}}});
+  const CapturedLog log;
+  EXPECT_EQ(fetch(Freshness::kNewest).repo, snapshot.repo);
+  EXPECT_THAT(log.text(), AllOf(HasSubstr("warning: org/model: "), HasSubstr("status 500"),
+                                HasSubstr("using the cached commit " + snapshot.repo.revision)));
+  flip_bit(snapshot.folder / "model.safetensors");
+  EXPECT_THROW(fetch(Freshness::kNewest), UserError) << "a damaged file cannot be replaced";
+}
+
+TEST_F(Cache, FoldersInPlaceOfFilesAreNamed) {
+  const fs::path blob = fs::canonical(fetch().folder / "model.safetensors");
+  for (const fs::path& path : {repo_folder() / "refs/main", blob}) {
+    fs::remove(path);
+    fs::create_directories(path);
+    EXPECT_THAT(io::get_error_message([&] { fetch(); }, ExitCode::kFailed),
+                HasSubstr(path.string() + ": is a folder in place of a file; remove it"));
+    fs::remove(path);
+  }
+  EXPECT_EQ(io::read_file(fetch().folder / "model.safetensors"), kWeights);
+}
+
+TEST_F(Cache, FilesInPlaceOfFoldersAreNamed) {
+  put("file", "");
+  settings_.cache = folder() / "file/hub";
+  EXPECT_THAT(io::get_error_message([&] { fetch(); }, ExitCode::kFailed),
+              HasSubstr((folder() / "file").string() + ": is a file in place of a folder; move it away"));
 }
 
 }  // namespace

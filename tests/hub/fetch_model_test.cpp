@@ -201,12 +201,18 @@ TEST_F(FetchModel, TemporaryFailuresAreRetried) {
 
 TEST_F(FetchModel, NamesCannotLeaveTheCache) {
   write_sharded_model();
-  for (const char* name : {"../evil.json", "/etc/evil.json", "a/../../evil.json", "a\\..\\evil.json", "", ".",
-                           "a//b.json", "evil\n.json"}) {
+  for (const char* name :
+       {"../evil.json", "/etc/evil.json", "a/../../evil.json", "", ".", "a//b.json", "evil\n.json"}) {
     set_faults({{"listing", Json::array({Json::array({name, 5})})}});
     EXPECT_EQ(fail().code(), ExitCode::kFailed) << name;
     EXPECT_THAT(fail().what(), HasSubstr("not a relative path")) << name;
   }
+}
+
+TEST_F(FetchModel, NamesMayHaveBackslashes) {
+  write_sharded_model();
+  write_model("additional_chat_templates/a\\..\\b.jinja", "template");
+  EXPECT_EQ(io::read_file(fetch().folder / "additional_chat_templates/a\\..\\b.jinja"), "template");
 }
 
 TEST_F(FetchModel, FilesShorterThanListedFail) {

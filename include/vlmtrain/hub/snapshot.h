@@ -20,7 +20,7 @@ enum class ModelFiles {
 enum class Freshness {
   kCached,    ///< its commit of a branch or tag is used, without network if it has all files
   kVerified,  ///< same, but the hashes of the files are checked, and damaged files replaced
-  kNewest,    ///< same as kVerified, but the network gives the commit of a branch or tag
+  kNewest,    ///< same as kVerified, but the network, unless it fails, gives the commit of a branch or tag
 };
 
 /// A commit of a repository in the local cache.

@@ -36,6 +36,12 @@ std::optional<int64_t> get_free_disk_bytes(const std::filesystem::path& folder) 
   return static_cast<int64_t>(free_blocks) * static_cast<int64_t>(status.f_frsize);
 }
 
+/// Returns false if the file system limits the number of files and the limit is reached.
+bool has_free_inodes(const std::filesystem::path& folder) {
+  struct statvfs status {};
+  return statvfs(folder.c_str(), &status) != 0 || status.f_files == 0 || status.f_ffree > 0;
+}
+
 /// Replaces temporary names in `path` by the final names that users know, for messages.
 std::filesystem::path replace_temp_names(const std::filesystem::path& path) {
   std::filesystem::path destination_path;
@@ -83,6 +89,10 @@ UserError make_write_error(const std::filesystem::path& target_path, int error, 
   constexpr const char* kChooseFolder = "choose a folder that you can write to";
   switch (error) {
     case ENOSPC:
+      if (!has_free_inodes(get_parent_folder(target_path))) {
+        return run_error("{}, because the disk has no free inodes; remove files in {}, or write to another disk",
+                         problem, folder);
+      }
       return run_error(
           "{}, because it needs {} bytes and {} bytes are free in {}; free space there, or write to another disk",
           problem, requested_bytes, get_free_disk_bytes(get_parent_folder(target_path)).value_or(0), folder);
