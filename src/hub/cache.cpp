@@ -40,13 +40,17 @@ void make_folders(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (!error) return;
-  for (fs::path parent = folder; parent.has_relative_path(); parent = parent.parent_path()) {
-    std::error_code ignored_error;
-    if (!fs::exists(parent, ignored_error) || fs::is_directory(parent, ignored_error)) continue;
+  // The first folder that does not exist, and its parent, which does.
+  std::error_code ignored_error;
+  fs::path missing = folder;
+  while (missing.has_relative_path() && !fs::exists(missing.parent_path(), ignored_error))
+    missing = missing.parent_path();
+  for (const fs::path& path : {missing, missing.parent_path()}) {
+    if (!fs::exists(path, ignored_error) || fs::is_directory(path, ignored_error)) continue;
     throw run_error("{}: is a file in place of a folder; move it away, or set HF_HUB_CACHE to another folder",
-                    parent.string());
+                    path.string());
   }
-  throw io::make_write_error(folder, error.value(), 0);
+  throw io::make_write_error(missing, error.value(), 0);
 }
 
 void write_cache_file(const fs::path& path, std::string_view content) {

@@ -129,6 +129,7 @@ DatasetConfig choose_config(const std::vector<DatasetConfig>& configs, const Dat
   const auto config = std::ranges::find_if(configs, is_chosen);
   if (config != configs.end()) return *config;
   std::vector<std::string> names;
+  names.reserve(configs.size());
   for (const DatasetConfig& known : configs) names.push_back(known.name);
   throw usage_error("{}: {}; choose one of its configurations: hf://datasets/{}/CONFIG with {}",
                     reference.repo.to_string(),

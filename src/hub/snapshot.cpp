@@ -103,7 +103,17 @@ class RepoFetcher {
   }
 
  private:
+  /// Logs that hashing takes a while.
+  void log_verification(const std::vector<RepoFile>& files) const {
+    constexpr int64_t kManyBytes = int64_t{4} << 30U;  // some ten seconds; not tuned
+    int64_t bytes = 0;
+    for (const RepoFile& file : files) bytes += cache_.find_content(commit_, file) ? file.size : 0;
+    if (bytes >= kManyBytes)
+      spdlog::info("{}: checking the hashes of {} in the cache", repo_.to_string(), format_bytes(bytes));
+  }
+
   void remove_damaged_files(const std::vector<RepoFile>& files) {
+    log_verification(files);
     for (const RepoFile& file : find_damaged_files(cache_, commit_, files)) {
       const std::string path = cache_.find_content(commit_, file).value_or(folder() / file.path).string();
       if (settings_.is_offline()) {

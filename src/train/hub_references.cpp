@@ -71,18 +71,20 @@ std::string fetch_model_folder(const std::string& path, hub::ModelFiles files) {
   return fetch_model_folder(path, files, commits);
 }
 
+void check_is_model(const std::string& path, const std::filesystem::path& snapshot) {
+  if (snapshot.empty() || !models::is_adapter(snapshot) || std::filesystem::exists(snapshot / "config.json")) return;
+  throw data_error("{}: {} is an adapter; set {} to it, and {} to its base model", keys::model::kPath, path,
+                   keys::model::kAdapter, keys::model::kPath);
+}
+
 void fetch_hub_models(Config& config, hub::ModelFiles files, hub::Freshness freshness) {
   add_saved_commits(config);
   const auto fetch = [&](const std::string& path, hub::ModelFiles requested) {
     const std::string folder = fetch_folder(path, requested, config.hub.commits, freshness);
     return folder == path ? "" : folder;
   };
-  const std::string folder = fetch(config.model.path, files);
-  if (!folder.empty() && models::is_adapter(folder) && !std::filesystem::exists(folder + "/config.json")) {
-    throw data_error("{}: {} is an adapter; set {} to it, and {} to its base model", keys::model::kPath,
-                     config.model.path, keys::model::kAdapter, keys::model::kPath);
-  }
-  config.model.path_in_cache = folder;
+  config.model.path_in_cache = fetch(config.model.path, files);
+  check_is_model(config.model.path, config.model.path_in_cache);
   config.model.adapter_in_cache = fetch(config.model.adapter, hub::ModelFiles::kAdapter);
 }
 

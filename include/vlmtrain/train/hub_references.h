@@ -18,6 +18,9 @@ std::string fetch_model_folder(const std::string& path, hub::ModelFiles files,
 /// Same at the commit that the reference has in the cache or on the Hub.
 std::string fetch_model_folder(const std::string& path, hub::ModelFiles files = hub::ModelFiles::kWithWeights);
 
+/// Throws data_error if `snapshot`, the folder of model.path `path` in the cache, is an adapter.
+void check_is_model(const std::string& path, const std::filesystem::path& snapshot);
+
 /// Makes model.path and model.adapter available in the Hugging Face cache if they are references to
 /// the Hub. Sets `path_in_cache` and `adapter_in_cache`, and stores the commits in hub.commits. A
 /// reference in hub.commits of output.dir/config.yaml has that commit, so a resumed run reads what

@@ -42,7 +42,9 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 /// preset of the model.
 std::string fetch_config(const std::string& model, std::map<std::string, std::string>& commits) {
   try {
-    return train::fetch_model_folder(model, hub::ModelFiles::kConfig, commits);
+    std::string folder = train::fetch_model_folder(model, hub::ModelFiles::kConfig, commits);
+    if (folder != model) train::check_is_model(model, folder);
+    return folder;
   } catch (const UserError& error) {
     const auto preset = models::find_hub_preset(model);
     if (error.code() == ExitCode::kUsage || !preset) throw;

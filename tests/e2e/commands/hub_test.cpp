@@ -111,9 +111,11 @@ TEST_F(HubCommandTest, AdaptersAndModelsAreNotConfused) {
   train_well({"lora.rank=2", "training.max_steps=1"});
   std::filesystem::create_directories(server().root() / "models/org/adapter");
   std::filesystem::copy(folder() / "run/checkpoints/step-1", server().root() / "models/org/adapter/main");
-  const Result as_model = train({"model.path=org/adapter", "output.dir=new"});
-  EXPECT_EQ(as_model.exit_code, 4);
-  EXPECT_THAT(as_model.err, HasSubstr("model.path: org/adapter is an adapter; set model.adapter to it"));
+  for (const Result& as_model : {train({"model.path=org/adapter", "output.dir=new"}),
+                                 run({"plan", "--model", "org/adapter", "--gpu-gb", "24", "--images", "1"})}) {
+    EXPECT_EQ(as_model.exit_code, 4);
+    EXPECT_THAT(as_model.err, HasSubstr("model.path: org/adapter is an adapter; set model.adapter to it"));
+  }
   for (const Result& as_adapter : {train({"model.adapter=org/tiny", "model.path=org/tiny", "output.dir=new"}),
                                    run({"merge", "--adapter", "org/tiny", "--out", "merged"})}) {
     EXPECT_EQ(as_adapter.exit_code, 4);
