@@ -9,7 +9,7 @@
 #include "parity/case.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/attention/key_value_cache.h"
+#include "vlmtrain/nn/generation_cache.h"
 
 namespace vlmtrain::models {
 namespace {
@@ -52,7 +52,7 @@ TEST_P(CachedSteps, MatchFullForward) {
     capacities.push_back(sample.tokens());
   }
 
-  nn::KeyValueCache cache(capacities, at::kCPU);
+  nn::GenerationCache cache(capacities, at::kCPU);
   const auto expect_row = [&](int64_t row, const at::Tensor& actual) {
     for (size_t i = 0; i < samples.size(); ++i) {
       const at::Tensor expected_row = expected[i][row];

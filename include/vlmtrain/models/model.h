@@ -12,7 +12,7 @@
 
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model_settings.h"
-#include "vlmtrain/nn/attention/key_value_cache.h"
+#include "vlmtrain/nn/generation_cache.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
@@ -93,7 +93,7 @@ class VisionLanguageModel {
   /// null except in generation. It has the keys and values of the preceding tokens of the batch's
   /// sequences. The call appends the keys and values of the batch.
   virtual ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                            const OutputRequest& request, nn::KeyValueCache* cache) const = 0;
+                                            const OutputRequest& request, nn::GenerationCache* cache) const = 0;
 
   /// Returns whether the model predicts masks (data::SegmentationMasks).
   virtual bool predicts_masks() const { return false; }

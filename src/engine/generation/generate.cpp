@@ -22,7 +22,7 @@
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/memory/device_copy.h"
-#include "vlmtrain/nn/attention/key_value_cache.h"
+#include "vlmtrain/nn/generation_cache.h"
 #include "vlmtrain/nn/layers/matmul.h"
 
 namespace vlmtrain::engine {
@@ -140,7 +140,7 @@ data::MicroBatch collate_last_tokens(std::span<const GeneratedSequence> sequence
 /// Returns the logits of the next tokens, fp32 [sequences, vocabulary]. `cache` is null, or has all
 /// tokens but the newest of each sequence; in the first step it is empty. Adds tokens to the cache.
 at::Tensor compute_next_logits(const models::VisionLanguageModel& model, std::span<const GeneratedSequence> sequences,
-                               nn::KeyValueCache* cache, bool is_first_step, at::Device device) {
+                               nn::GenerationCache* cache, bool is_first_step, at::Device device) {
   const bool is_prefill = is_first_step || cache == nullptr;
   const auto batch = is_prefill ? collate_sequences(sequences, device) : collate_last_tokens(sequences, device);
   const at::Tensor last_token_rows = batch.segments.offsets.slice(0, 1).to(at::kLong) - 1;
@@ -197,8 +197,8 @@ std::vector<int64_t> choose_next_tokens(at::Tensor logits, std::span<GeneratedSe
   return {tokens.const_data_ptr<int64_t>(), tokens.const_data_ptr<int64_t>() + tokens.numel()};
 }
 
-nn::KeyValueCache make_key_value_cache(std::span<const GeneratedSequence> sequences,
-                                       const GenerationSettings& settings) {
+nn::GenerationCache make_generation_cache(std::span<const GeneratedSequence> sequences,
+                                          const GenerationSettings& settings) {
   std::vector<int64_t> cache_capacities;
   const int64_t max_answer_tokens = std::max(settings.max_new_tokens, settings.min_reserved_new_tokens);
   for (const auto& sequence : sequences) cache_capacities.push_back(sequence.sample.tokens() + max_answer_tokens);
@@ -268,8 +268,8 @@ std::vector<std::vector<int64_t>> generate(const models::VisionLanguageModel& mo
     return sequence.sample.tokens() >= settings.max_length;
   };
   std::erase_if(active_sequences, is_at_max_length);
-  std::optional<nn::KeyValueCache> cache;
-  if (settings.use_cache) cache.emplace(make_key_value_cache(active_sequences, settings));
+  std::optional<nn::GenerationCache> cache;
+  if (settings.use_cache) cache.emplace(make_generation_cache(active_sequences, settings));
   for (int64_t step = 0; step < settings.max_new_tokens && !active_sequences.empty(); ++step) {
     const at::Tensor logits = compute_next_logits(model, active_sequences, cache ? &*cache : nullptr,
                                                   /*is_first_step=*/step == 0, settings.device);

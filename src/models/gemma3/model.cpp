@@ -63,7 +63,7 @@ Block::Block(const nn::ParameterScope& scope, const TextConfig& config)
 at::Tensor Block::attend(const at::Tensor& qkv, const BlockContext& context) const {
   const auto [query, key, value] =
       qk_norm_.split_and_rotate_heads(qkv, head_shape_, context.layer_type_context->rotary_table);
-  nn::KeyValueCache* const cache = context.cache;
+  nn::GenerationCache* const cache = context.cache;
   if (cache != nullptr) cache->write(context.block, key, value);
   // Generated tokens are text, which attends causally, so the cache needs no image spans.
   const bool reads_cache = cache != nullptr && !cache->is_prefill();
@@ -121,7 +121,7 @@ std::shared_ptr<const LayerTypeContext> TextModel::make_layer_type_context(Layer
 
 ModelOutput TextModel::operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                   const OutputRequest& request, const TowerRecomputeCounts& recomputed_blocks,
-                                  nn::KeyValueCache* cache) const {
+                                  nn::GenerationCache* cache) const {
   const at::Tensor embeddings = embed(batch, image_features.features);
   if (cache != nullptr) cache->begin_forward(batch.segments, /*window=*/std::nullopt);
   const auto full_attention_context = make_layer_type_context(LayerType::kFull, batch),
@@ -173,7 +173,7 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_pat
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                         const OutputRequest& request, nn::KeyValueCache* cache) const {
+                                         const OutputRequest& request, nn::GenerationCache* cache) const {
   return text_(batch, image_features, request, recompute_block_counts().language_counts(), cache);
 }
 

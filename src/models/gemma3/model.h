@@ -12,8 +12,8 @@
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/attention/key_value_cache.h"
 #include "vlmtrain/nn/attention/span_attention.h"
+#include "vlmtrain/nn/generation_cache.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/norm.h"
 #include "vlmtrain/nn/layers/position_embedding.h"
@@ -31,8 +31,8 @@ struct LayerTypeContext {
 /// Inputs of one block in a forward pass.
 struct BlockContext {
   std::shared_ptr<const LayerTypeContext> layer_type_context;
-  nn::KeyValueCache* cache = nullptr;  ///< null except in generation
-  int64_t block = 0;                   ///< index of the block in the cache
+  nn::GenerationCache* cache = nullptr;  ///< null except in generation
+  int64_t block = 0;                     ///< index of the block in the cache
 };
 
 /// A decoder block with QK-norm and with norms before and after attention and MLP.
@@ -67,7 +67,7 @@ class TextModel {
   /// Implements VisionLanguageModel::compute_hidden_states().
   ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
                          const OutputRequest& request, const TowerRecomputeCounts& recomputed_blocks,
-                         nn::KeyValueCache* cache) const;
+                         nn::GenerationCache* cache) const;
 
   const at::Tensor& output_weight() const { return output_weight_; }
   int64_t num_blocks() const { return blocks_.size(); }
@@ -109,7 +109,7 @@ class Model final : public VisionLanguageModel {
 
   ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                    const OutputRequest& request, nn::KeyValueCache* cache) const override;
+                                    const OutputRequest& request, nn::GenerationCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }

@@ -23,13 +23,20 @@ namespace vlmtrain::nn {
 
 namespace {
 
-/// Rotates x by the angles and writes the result to `rotated`, both [rows, heads, head_dim].
-/// `direction`: 1, or −1 for the inverse rotation, which is also the gradient.
+/// Rotates x by the angles and writes the result to `rotated`, both [rows, heads, head_dim]. Copies
+/// the features after those of the table's pairs. `direction`: 1, or −1 for the inverse rotation,
+/// which is also the gradient.
 void apply_rope(const at::Tensor& rotated, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
                 double direction) {
-  const int64_t half_dim = x.size(-1) / 2;
-  const at::Tensor halves = x.unflatten(-1, {2, half_dim});
-  const at::Tensor rotated_halves = rotated.unflatten(-1, {2, half_dim});
+  const int64_t half_dim = cos.size(-1), rotary_dim = 2 * half_dim;
+  if (rotary_dim < x.size(-1)) {
+    const auto other_features = [&](const at::Tensor& heads) {
+      return heads.narrow(-1, rotary_dim, heads.size(-1) - rotary_dim);
+    };
+    other_features(rotated).copy_(other_features(x));
+  }
+  const at::Tensor halves = x.narrow(-1, 0, rotary_dim).unflatten(-1, {2, half_dim});
+  const at::Tensor rotated_halves = rotated.narrow(-1, 0, rotary_dim).unflatten(-1, {2, half_dim});
   at::Tensor all = rotated_halves;
   at::mul_out(all, halves, cos.unsqueeze(2));
   rotated_halves.select(2, 0).addcmul_(halves.select(2, 1), sin, -direction);
@@ -68,6 +75,12 @@ RotaryTable make_rotary_table(const at::Tensor& angles, double scale) {
   return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
 }
 
+/// Returns whether the pairs of a rotary table are all features of a head, as the custom kernels
+/// require.
+bool rotates_all_features(const at::Tensor& cos, int64_t features) {
+  return 2 * cos.size(-1) == features;
+}
+
 /// Splits x [rows, query | key | value] into heads and rotates queries and keys.
 struct RopeFunction : torch::autograd::Function<RopeFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
@@ -78,7 +91,7 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
     // A separate tensor instead of views of x, so x can be freed.
     const at::Tensor rotated = at::empty({x.size(0), num_rotated_heads, features}, x.options());
     const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
-    if (kernels::is_available(kernels::Kernel::kRope, x)) {
+    if (rotates_all_features(cos, features) && kernels::is_available(kernels::Kernel::kRope, x)) {
       const at::Tensor value = at::empty({x.size(0), key_value_heads, features}, x.options());
       kernels::rope({query, key, value}, split_heads(x, query_heads, key_value_heads, features), cos, sin, 1);
       return {query, key, value};
@@ -94,7 +107,7 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
     const int64_t query_heads = query.size(1), key_value_heads = gradients[1].size(1), features = query.size(2);
     const at::Tensor result =
         at::empty({query.size(0), (query_heads + 2 * key_value_heads) * features}, query.options());
-    if (kernels::is_available(kernels::Kernel::kRope, query)) {
+    if (rotates_all_features(saved[0], features) && kernels::is_available(kernels::Kernel::kRope, query)) {
       kernels::rope(
           split_heads(result, query_heads, key_value_heads, features),
           {make_rows_contiguous(query), make_rows_contiguous(gradients[1]), make_rows_contiguous(gradients[2])},
@@ -127,7 +140,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
                                                 const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
                                                 int64_t key_value_heads, int64_t features, double eps, int64_t gain) {
     const int64_t num_normed_heads = query_heads + key_value_heads;
-    if (kernels::can_run_qk_norm_rope(x, features)) {
+    if (rotates_all_features(cos, features) && kernels::can_run_qk_norm_rope(x, features)) {
       // All of x is saved, so the values can remain in it without a copy.
       const at::Tensor rotated = at::empty({x.size(0), num_normed_heads, features}, x.options());
       const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);

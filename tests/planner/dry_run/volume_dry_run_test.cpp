@@ -42,7 +42,7 @@ class VolumeModel final : public models::VisionLanguageModel {
   models::ModelOutput compute_hidden_states(const data::MicroBatch& /*batch*/,
                                             const models::ImageFeatures& image_features,
                                             const models::OutputRequest& request,
-                                            nn::KeyValueCache* /*cache*/) const override {
+                                            nn::GenerationCache* /*cache*/) const override {
     return {.hidden_states = image_features.features.index_select(0, request.positions)};
   }
   const at::Tensor& output_weight() const override { return output_; }

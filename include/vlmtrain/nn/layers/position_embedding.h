@@ -10,18 +10,19 @@
 namespace vlmtrain::nn {
 
 /// Cosine and sine of the angles of rotary position embeddings (RoPE; Su et al. 2021, arXiv
-/// 2104.09864), fp32 [rows, 1, head_dim / 2], one row per token. Pair i of a head is features i and
-/// i + head_dim / 2.
+/// 2104.09864), fp32 [rows, 1, rotary_dim / 2], one row per token. Pair i of a head is features i
+/// and i + rotary_dim / 2. With partial RoPE, rotary_dim is less than head_dim, and the features
+/// from rotary_dim on do not rotate.
 struct RotaryTable {
   at::Tensor cos, sin;
 
   /// Returns the table of angles position · frequencies[i] for pair i. `scale` multiplies cosine
   /// and sine (attention_factor in transformers). `position_ids` int64 [rows]; `frequencies` fp32
-  /// [head_dim / 2] on the same device.
+  /// [rotary_dim / 2] on the same device.
   static RotaryTable from_positions(const at::Tensor& position_ids, const at::Tensor& frequencies, double scale = 1);
 
   /// Returns the same for positions on several axes, such as time, height and width: `position_ids`
-  /// int64 [axes, rows]. Pair i uses the position on axis `pair_axes`[i], int64 [head_dim / 2]
+  /// int64 [axes, rows]. Pair i uses the position on axis `pair_axes`[i], int64 [rotary_dim / 2]
   /// on the same device.
   static RotaryTable from_axes(const at::Tensor& position_ids, const at::Tensor& pair_axes,
                                const at::Tensor& frequencies, double scale = 1);
@@ -43,8 +44,8 @@ struct QueryKeyValue {
   at::Tensor key, value;  ///< [rows, num_key_value_heads, head_dim]
 };
 
-/// Splits x [rows, query | key | value] into heads and rotates queries and keys. Feature i pairs
-/// with i + head_dim / 2, as in Llama. For the backward pass it saves the table, but nothing of x.
+/// Splits x [rows, query | key | value] into heads and rotates queries and keys. For the backward pass it saves the
+/// table, but nothing of x.
 QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table);
 
 /// RMS norms of each head's query and key before their rotation (Yang et al. 2025, arXiv

@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/attention/key_value_cache.h"
+#include "vlmtrain/nn/generation_cache.h"
 
 #include <ATen/ops/empty.h>
 
@@ -11,14 +11,14 @@
 
 namespace vlmtrain::nn {
 
-KeyValueCache::KeyValueCache(std::span<const int64_t> capacities, at::Device device) : device_(device) {
+GenerationCache::GenerationCache(std::span<const int64_t> capacities, at::Device device) : device_(device) {
   for (const int64_t capacity : capacities) {
     slots_.push_back({total_rows_, capacity, 0});
     total_rows_ += capacity;
   }
 }
 
-void KeyValueCache::begin_forward(const Segments& rows, std::optional<int64_t> window) {
+void GenerationCache::begin_forward(const Segments& rows, std::optional<int64_t> window) {
   VLMTRAIN_CHECK(rows.lengths.size() == slots_.size(), "got {} segments for {} cached sequences", rows.lengths.size(),
                  slots_.size());
   is_prefill_ = slots_.front().num_written_rows == 0;
@@ -41,7 +41,7 @@ void KeyValueCache::begin_forward(const Segments& rows, std::optional<int64_t> w
   slots_by_window_.clear();
 }
 
-const CacheSlots& KeyValueCache::find_visible_slots(std::optional<int64_t> window) {
+const CacheSlots& GenerationCache::find_visible_slots(std::optional<int64_t> window) {
   const auto it = std::ranges::find(slots_by_window_, window, &WindowSlots::window);
   if (it != slots_by_window_.end()) return it->slots;
   std::vector<int64_t> starts, lengths;
@@ -55,7 +55,7 @@ const CacheSlots& KeyValueCache::find_visible_slots(std::optional<int64_t> windo
   return slots_by_window_.back().slots;
 }
 
-void KeyValueCache::write(int64_t block, const at::Tensor& key, const at::Tensor& value) {
+void GenerationCache::write(int64_t block, const at::Tensor& key, const at::Tensor& value) {
   blocks_.resize(std::max(blocks_.size(), static_cast<size_t>(block) + 1));
   BlockCache& block_cache = blocks_[static_cast<size_t>(block)];
   if (!block_cache.keys.defined()) {
@@ -67,28 +67,44 @@ void KeyValueCache::write(int64_t block, const at::Tensor& key, const at::Tensor
   block_cache.values.index_copy_(0, row_indices_, value);
 }
 
-at::Tensor KeyValueCache::attend(int64_t block, const at::Tensor& query, std::optional<int64_t> window) {
+at::Tensor GenerationCache::attend(int64_t block, const at::Tensor& query, std::optional<int64_t> window) {
   VLMTRAIN_CHECK(!is_prefill_, "cached attention is not available during the prefill");
   const BlockCache& block_cache = blocks_.at(static_cast<size_t>(block));
   return decode_attention(query, block_cache.keys, block_cache.values, find_visible_slots(window));
 }
 
-at::Tensor KeyValueCache::attention(int64_t block, const at::Tensor& query, const at::Tensor& key,
-                                    const at::Tensor& value) {
+at::Tensor GenerationCache::attention(int64_t block, const at::Tensor& query, const at::Tensor& key,
+                                      const at::Tensor& value) {
   write(block, key, value);
   if (is_prefill_) return nn::attention(query, key, value, segments_, /*is_causal=*/true, window_);
   return attend(block, query, window_);
 }
 
-void KeyValueCache::batch_select_indices(std::span<const size_t> indices) {
+void GenerationCache::batch_select_indices(std::span<const size_t> indices) {
+  if (indices.size() == slots_.size()) return;
   std::vector<Slot> selected_slots;
   for (const size_t index : indices) selected_slots.push_back(slots_.at(index));
   slots_ = std::move(selected_slots);
+  if (delta_net_states_.empty() || indices.empty()) return;
+  const at::Tensor rows = memory::copy_to_device(std::vector<int64_t>(indices.begin(), indices.end()), device_);
+  for (auto& [block, state] : delta_net_states_) {
+    state = {.states = state.states.index_select(0, rows), .history = state.history.index_select(0, rows)};
+  }
 }
 
-int64_t KeyValueCache::bytes() const {
+int64_t GenerationCache::bytes() const {
   int64_t bytes = 0;
-  for (const auto& [keys, values] : blocks_) bytes += static_cast<int64_t>(keys.nbytes() + values.nbytes());
+  const auto add = [&bytes](const at::Tensor& tensor) {
+    if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
+  };
+  for (const auto& [keys, values] : blocks_) {
+    add(keys);
+    add(values);
+  }
+  for (const auto& [block, state] : delta_net_states_) {
+    add(state.states);
+    add(state.history);
+  }
   return bytes;
 }
 

@@ -4,25 +4,28 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "vlmtrain/nn/attention/attention.h"
+#include "vlmtrain/nn/mixers/gated_delta_net.h"
 
 namespace vlmtrain::nn {
 
-/// The key-value cache of all blocks of a text model during generation.
+/// What the blocks of a text model remember of each sequence during generation: keys and values, or
+/// the state of a gated delta net.
 ///
 /// Each sequence has a slot of fixed capacity. A block has one tensor of all slots for keys and one
 /// for values, [rows of all slots, key_value_heads, head_dim], allocated during the prefill. Keys
 /// are therefore written once and never moved, the kernels read slots in place, and an
 /// out-of-memory error occurs at the prefill instead of during decoding. The disadvantage: a
 /// sequence that ends early has reserved memory for its maximum length. Not thread-safe.
-class KeyValueCache {
+class GenerationCache {
  public:
   /// `capacities`: maximum rows of each sequence, prompt and response together.
-  KeyValueCache(std::span<const int64_t> capacities, at::Device device);
+  GenerationCache(std::span<const int64_t> capacities, at::Device device);
 
   /// Begins a forward pass with rows.lengths[i] rows of sequence i. The first pass is the prefill,
   /// over the prompts; later passes have one row per sequence. `window` as in nn::attention().
@@ -44,11 +47,15 @@ class KeyValueCache {
   /// REQUIRES: !is_prefill().
   at::Tensor attend(int64_t block, const at::Tensor& query, std::optional<int64_t> window);
 
-  /// Removes all sequences except `indices`, ascending indices into the current sequences. Their
-  /// memory is not freed.
+  /// Returns the state of a gated delta net, with a row per current sequence; undefined tensors
+  /// before the prefill. `block` counts from 0.
+  DeltaNetState& get_delta_net_state(int64_t block) { return delta_net_states_[block]; }
+
+  /// Removes all sequences except `indices`, ascending indices into the current sequences. The
+  /// memory of their keys and values is not freed.
   void batch_select_indices(std::span<const size_t> indices);
 
-  /// Returns the memory of the keys and values of all blocks.
+  /// Returns the memory of all blocks.
   int64_t bytes() const;
 
  private:
@@ -69,7 +76,8 @@ class KeyValueCache {
   at::Device device_;
   int64_t total_rows_ = 0;
   std::vector<Slot> slots_;         // one per remaining sequence
-  std::vector<BlockCache> blocks_;  // empty before the prefill
+  std::vector<BlockCache> blocks_;  // empty before the prefill; undefined tensors for gated delta nets
+  std::map<int64_t, DeltaNetState> delta_net_states_;  // by block
 
   // The current pass.
   Segments segments_;

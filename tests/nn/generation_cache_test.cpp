@@ -1,4 +1,4 @@
-#include "vlmtrain/nn/attention/key_value_cache.h"
+#include "vlmtrain/nn/generation_cache.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -28,9 +28,9 @@ struct TestSequence {
         value(at::randn({prompt + kSteps, key_value_heads, kHeadDim})) {}
 };
 
-class KeyValueCacheTest : public testing::TestWithParam<std::tuple<int64_t, std::optional<int64_t>>> {};
+class GenerationCacheTest : public testing::TestWithParam<std::tuple<int64_t, std::optional<int64_t>>> {};
 
-TEST_P(KeyValueCacheTest, EachRowMatchesAttentionOverTheWholeSequence) {
+TEST_P(GenerationCacheTest, EachRowMatchesAttentionOverTheWholeSequence) {
   const auto& [key_value_heads, window] = GetParam();
   // Each block has its own keys.
   std::array<std::vector<TestSequence>, kBlocks> blocks;
@@ -46,7 +46,7 @@ TEST_P(KeyValueCacheTest, EachRowMatchesAttentionOverTheWholeSequence) {
     }
   }
 
-  KeyValueCache cache(capacities, at::kCPU);
+  GenerationCache cache(capacities, at::kCPU);
   std::vector<size_t> active{0, 1, 2};  // indices of the streams
   const auto run_pass = [&](int64_t step) {
     const auto select_rows = [&](const at::Tensor& x, int64_t prompt) {
@@ -82,14 +82,14 @@ TEST_P(KeyValueCacheTest, EachRowMatchesAttentionOverTheWholeSequence) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(HeadsAndWindows, KeyValueCacheTest,
+INSTANTIATE_TEST_SUITE_P(HeadsAndWindows, GenerationCacheTest,
                          testing::Combine(testing::Values(4, 2, 1),
                                           testing::Values(std::nullopt, std::optional<int64_t>(1), 3, 7, 100)));
 
-TEST(KeyValueCache, AppliesAWindowPerBlock) {
+TEST(GenerationCache, AppliesAWindowPerBlock) {
   at::manual_seed(2);
   constexpr int64_t kPrompt = 6;
-  KeyValueCache cache(std::vector<int64_t>{kPrompt + 1}, at::kCPU);
+  GenerationCache cache(std::vector<int64_t>{kPrompt + 1}, at::kCPU);
   const at::Tensor query = at::randn({kPrompt + 1, kHeads, kHeadDim}), key = at::randn({kPrompt + 1, 2, kHeadDim}),
                    value = at::randn({kPrompt + 1, 2, kHeadDim});
   cache.begin_forward(Segments::uniform(1, kPrompt, at::kCPU), std::nullopt);
@@ -108,8 +108,8 @@ TEST(KeyValueCache, AppliesAWindowPerBlock) {
   }
 }
 
-TEST(KeyValueCache, AllocatesForPromptsAndAnswersAtOnce) {
-  KeyValueCache cache(std::vector<int64_t>{4, 6}, at::kCPU);
+TEST(GenerationCache, AllocatesForPromptsAndAnswersAtOnce) {
+  GenerationCache cache(std::vector<int64_t>{4, 6}, at::kCPU);
   EXPECT_EQ(cache.bytes(), 0);
   cache.begin_forward(Segments::from_lengths({3, 6}, at::kCPU), std::nullopt);
   const at::Tensor rows = at::randn({9, 2, 8});
@@ -120,8 +120,8 @@ TEST(KeyValueCache, AllocatesForPromptsAndAnswersAtOnce) {
   EXPECT_THROW(cache.begin_forward(Segments::uniform(1, 1, at::kCPU), std::nullopt), InternalError) << "it is full";
 }
 
-TEST(KeyValueCache, AcceptsOneRowPerStepAfterThePrompts) {
-  KeyValueCache cache(std::vector<int64_t>{8}, at::kCPU);
+TEST(GenerationCache, AcceptsOneRowPerStepAfterThePrompts) {
+  GenerationCache cache(std::vector<int64_t>{8}, at::kCPU);
   cache.begin_forward(Segments::uniform(1, 2, at::kCPU), std::nullopt);
   EXPECT_THROW(cache.begin_forward(Segments::uniform(1, 2, at::kCPU), std::nullopt), InternalError);
 }

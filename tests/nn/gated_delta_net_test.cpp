@@ -1,0 +1,157 @@
+#include "vlmtrain/nn/mixers/gated_delta_net.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/einsum.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/softplus.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "parity/deviations.h"
+
+namespace vlmtrain::nn {
+namespace {
+
+constexpr int64_t kNetFeatures = 20;
+constexpr double kGatedNormEpsilon = 1e-5;
+constexpr GatedDeltaShape kNetShape{.key_heads = 2, .value_heads = 6, .key_dim = 8, .value_dim = 12, .kernel_size = 4};
+
+/// A gated delta net in fp64 with random parameters.
+class GatedDeltaNetTest : public testing::Test {
+ protected:
+  GatedDeltaNetTest() {
+    at::manual_seed(9);
+    for (const Parameter& parameter : store_.all()) {
+      const at::Tensor values = parameter.tensor.detach();
+      values.copy_(at::randn(values.sizes(), values.options()) * 0.5);
+      parameters_[parameter.name] = parameter.tensor;
+    }
+  }
+
+  at::Tensor run(const at::Tensor& x, const Segments& segments) const {
+    const auto layout =
+        std::make_shared<const ChunkLayout>(ChunkLayout::make(segments, kNetShape.num_history_rows(), at::kCPU));
+    return net_(x, layout).value.value();
+  }
+
+  at::Tensor get(const std::string& name) const { return parameters_.at("linear_attn." + name); }
+
+  /// Computes the net row by row from its definition.
+  at::Tensor run_reference(const at::Tensor& x, const std::vector<int64_t>& lengths) const {
+    const at::Tensor gates = (-get("A_log").exp() * at::softplus(x.mm(get("in_proj_a.weight").t()) + get("dt_bias")));
+    const at::Tensor beta = at::sigmoid(x.mm(get("in_proj_b.weight").t()));
+    const at::Tensor projected = x.mm(get("in_proj_qkv.weight").t());
+    const at::Tensor output_gate = x.mm(get("in_proj_z.weight").t()).view({x.size(0), -1, kNetShape.value_dim});
+    const int64_t key_columns = kNetShape.key_heads * kNetShape.key_dim,
+                  ratio = kNetShape.value_heads / kNetShape.key_heads;
+    const auto normalize = [](const at::Tensor& heads) {
+      return heads * (heads.square().sum(-1, true) + 1e-6).rsqrt();
+    };
+    std::vector<at::Tensor> outputs;
+    int64_t first = 0;
+    for (const int64_t length : lengths) {
+      const at::Tensor before = at::zeros({kNetShape.num_history_rows(), projected.size(1)}, projected.options());
+      const at::Tensor rows = at::cat({before, projected.narrow(0, first, length)});
+      at::Tensor state = at::zeros({kNetShape.value_heads, kNetShape.key_dim, kNetShape.value_dim}, x.options());
+      for (int64_t i = 0; i < length; ++i) {
+        const at::Tensor convolved =
+            (rows.narrow(0, i, kNetShape.kernel_size).t() * get("conv1d.weight").squeeze(1)).sum(1);
+        const at::Tensor activated = at::silu(convolved);
+        const auto get_heads = [&](int64_t column, int64_t heads, int64_t head_dim) {
+          return activated.narrow(0, column, heads * head_dim).view({heads, head_dim});
+        };
+        const at::Tensor query =
+            normalize(get_heads(0, kNetShape.key_heads, kNetShape.key_dim)).repeat_interleave(ratio, 0) /
+            std::sqrt(static_cast<double>(kNetShape.key_dim));
+        const at::Tensor key =
+            normalize(get_heads(key_columns, kNetShape.key_heads, kNetShape.key_dim)).repeat_interleave(ratio, 0);
+        const at::Tensor value = get_heads(2 * key_columns, kNetShape.value_heads, kNetShape.value_dim);
+        state = state * gates[first + i].exp().view({-1, 1, 1});
+        const at::Tensor correction = (value - at::einsum("hkv,hk->hv", {state, key})) * beta[first + i].unsqueeze(-1);
+        state = state + at::einsum("hk,hv->hkv", {key, correction});
+        const at::Tensor output = at::einsum("hkv,hk->hv", {state, query});
+        const at::Tensor normed =
+            output * (output.square().mean(-1, true) + kGatedNormEpsilon).rsqrt() * get("norm.weight");
+        outputs.push_back((normed * at::silu(output_gate[first + i])).flatten());
+      }
+      first += length;
+    }
+    return at::stack(outputs);
+  }
+
+  ParameterStore store_{at::TensorOptions(at::kDouble)};
+  const GatedDeltaNet net_{ParameterScope(store_, Component::kLanguageModel, "linear_attn"), kNetFeatures, kNetShape,
+                           kGatedNormEpsilon};
+  std::map<std::string, at::Tensor> parameters_;
+};
+
+TEST_F(GatedDeltaNetTest, EqualsItsDefinitionAndGradientsForPackedSegments) {
+  const std::vector<int64_t> lengths{2, 70, 1, 64, 130};
+  const Segments segments = Segments::from_lengths(lengths, at::kCPU);
+  const at::Tensor x = at::randn({segments.rows, kNetFeatures}, at::kDouble).set_requires_grad(true);
+  const at::Tensor actual = run(x, segments), expected = run_reference(x, lengths);
+  EXPECT_LT(parity::relative_difference(actual, expected), 1e-12);
+
+  std::vector<at::Tensor> inputs{x};
+  std::vector<std::string> names{"x"};
+  for (const auto& [name, parameter] : parameters_) {
+    inputs.push_back(parameter);
+    names.push_back(name);
+  }
+  const at::Tensor direction = at::randn_like(expected);
+  const auto gradients = torch::autograd::grad({actual}, inputs, {direction});
+  const auto expected_gradients = torch::autograd::grad({expected}, inputs, {direction});
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    EXPECT_LT(parity::relative_difference(gradients[i], expected_gradients[i]), 1e-11) << names[i];
+  }
+}
+
+TEST_F(GatedDeltaNetTest, GenerationContinuesFromTheStateOfThePrompts) {
+  const at::NoGradGuard no_gradients;
+  constexpr int64_t kSteps = 5;
+  // One prompt is shorter than the rows that the convolution reads.
+  const std::vector<int64_t> prompt_lengths{66, 2}, lengths{66 + kSteps, 2 + kSteps};
+  const Segments prompts = Segments::from_lengths(prompt_lengths, at::kCPU);
+  const at::Tensor x = at::randn({lengths[0] + lengths[1], kNetFeatures}, at::kDouble);
+  const at::Tensor expected = run_reference(x, lengths);
+  const auto layout = ChunkLayout::make(prompts, kNetShape.num_history_rows(), at::kCPU);
+  DeltaNetState state;
+  const at::Tensor prompt_rows =
+      at::cat({x.narrow(0, 0, prompt_lengths[0]), x.narrow(0, lengths[0], prompt_lengths[1])});
+  const at::Tensor output = net_.prefill(prompt_rows, layout, prompts, state).value.value();
+  EXPECT_LT(
+      parity::relative_difference(output.narrow(0, 0, prompt_lengths[0]), expected.narrow(0, 0, prompt_lengths[0])),
+      1e-12);
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const std::vector<int64_t> rows{prompt_lengths[0] + step, lengths[0] + prompt_lengths[1] + step};
+    const at::Tensor next = net_.decode(at::stack({x[rows[0]], x[rows[1]]}), state).value.value();
+    EXPECT_LT(parity::relative_difference(next, at::stack({expected[rows[0]], expected[rows[1]]})), 1e-12) << step;
+  }
+}
+
+TEST_F(GatedDeltaNetTest, HasTheParametersOfTransformers) {
+  const std::map<std::string, std::vector<int64_t>> expected{{"in_proj_qkv.weight", {104, kNetFeatures}},
+                                                             {"in_proj_z.weight", {72, kNetFeatures}},
+                                                             {"in_proj_b.weight", {6, kNetFeatures}},
+                                                             {"in_proj_a.weight", {6, kNetFeatures}},
+                                                             {"conv1d.weight", {104, 1, 4}},
+                                                             {"A_log", {6}},
+                                                             {"dt_bias", {6}},
+                                                             {"norm.weight", {12}}};
+  EXPECT_EQ(parameters_.size(), expected.size());
+  for (const auto& [name, sizes] : expected) EXPECT_EQ(get(name).sizes(), at::IntArrayRef(sizes)) << name;
+}
+
+}  // namespace
+}  // namespace vlmtrain::nn
