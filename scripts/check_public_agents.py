@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Compares text, token ids and labels of 60 agent conversations with transformers, for every *.jinja of a folder.
+"""Compares text, token ids and labels of 84 agent conversations with transformers, for every *.jinja of a folder.
 
     check_public_agents.py FOLDER --tokenizer FILE [--program build/release/tokenize_records] [--table FILE] [--show N]
 
-The conversations are those of make_agent_goldens.py and two more, each in five variations. transformers' apply_chat_template gives
+The conversations are those of make_agent_goldens.py and two more, each in seven variations. transformers' apply_chat_template gives
 text and ids. Labels of templates with {% generation %} are compared with transformers' assistant mask. Labels of the others are
 compared with a reference: an answer with tool calls or reasoning is what its rendering adds to the generation prompt, through the
 end of turn; another answer is found by rendering it with a mark in its place. An answer whose prompt is not a prefix of the whole
@@ -43,7 +43,7 @@ REFUSALS = {
 
 
 def conversations():
-    """Returns 60 records by name: twelve conversations in five variations."""
+    """Returns 84 records by name: twelve conversations in seven variations."""
     base = copy.deepcopy(agents.CONVERSATIONS)
     base["thinking"] = dict(messages=[agents.user("How many?"), agents.answer("Three.", thinking="One, two, three.")])
     base["call of OpenAI"] = dict(messages=[
@@ -62,7 +62,8 @@ def conversations():
                 message["tool_call_id"] = calls.pop(0)
     result = {}
     for name, conversation in base.items():
-        for variation in ("as it is", "system text", "thinking, blocks", "no thinking", "loss of the last answer"):
+        for variation in ("as it is", "system text", "thinking, blocks", "no thinking", "kept thoughts",
+                          "low effort", "loss of the last answer"):
             record = copy.deepcopy(conversation)
             messages = record["messages"]
             if variation == "system text":
@@ -74,12 +75,16 @@ def conversations():
                         message["content"] = [{"type": "text", "text": message["content"]}]
             elif variation == "no thinking":
                 record["chat_template_kwargs"] = {"enable_thinking": False}
+            elif variation == "kept thoughts":
+                record["chat_template_kwargs"] = {"preserve_thinking": True}
+            elif variation == "low effort":
+                record["chat_template_kwargs"] = {"reasoning_effort": "low"}
             elif variation == "loss of the last answer":
                 answers = [message for message in messages if message["role"] == "assistant"]
                 for message in answers[:-1]:
                     message["loss"] = False
             result[f"{name}: {variation}"] = record
-    assert len(result) == 60, len(result)
+    assert len(result) == 84, len(result)
     return result
 
 
@@ -284,7 +289,7 @@ def main() -> int:
         rows.append(f"| {repository} | {path} | {words} |")
         print(f"{file.name}: {words}", flush=True)
     if arguments.table:
-        arguments.table.write_text("\n".join(["| repository | path | of sixty conversations |", "|---|---|---|"] + rows) + "\n")
+        arguments.table.write_text("\n".join(["| repository | path | of 84 conversations |", "|---|---|---|"] + rows) + "\n")
     print(f"{len(rows)} templates: " + ", ".join(f"{count} {result}" for result, count in sorted(totals.items())))
     return 1 if totals["different"] else 0
 

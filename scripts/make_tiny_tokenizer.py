@@ -2,7 +2,7 @@
 """Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA, nanoVLM, Qwen-VL, InternVL or Gemma 3.
 
     pip install tokenizers==0.23.3
-    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|qwen3-vl-tiny|internvl3-tiny|gemma-3-tiny|prs-med-tiny|brain-llava-tiny] [--out FILE]
+    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|qwen3-vl-tiny|qwen3.5-tiny|internvl3-tiny|gemma-3-tiny|prs-med-tiny|brain-llava-tiny] [--out FILE]
 
 The merges come from the sentences of scripts/make_shapes.py (of scripts/make_organs.py for prs-med-tiny, of questions on head scans
 for brain-llava-tiny) and from some common English below. So the quickstart's words are one token each, and other text is spelled
@@ -43,6 +43,7 @@ PRESETS = {
     "internvl3-tiny": (["<|endoftext|>"], INTERNVL_LAST_TOKENS, None, ("system\n", "user\n", "assistant\n", "Frame1: ")),
     "internvl3.5-tiny": (["<|endoftext|>"], INTERNVL_LAST_TOKENS, None, ("system\n", "user\n", "assistant\n", "Frame1: ")),
     "qwen3-vl-tiny": (["<|endoftext|>"], QWEN_LAST_TOKENS, None, ("user\n", "assistant\n", "<1.5 seconds>")),
+    "qwen3.5-tiny": (["<|endoftext|>"], QWEN_LAST_TOKENS, None, ("user\n", "assistant\n", "<1.5 seconds>")),
 }
 VICUNA_SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, detailed, and polite "

@@ -73,6 +73,8 @@ TRAININGS = {
     "internvl3.5-videos": ("internvl3.5-tiny", {**VIDEOS, **precision("bf16"), **cut({"tiles": 3})}),
     "internvl3.5-nf4": ("internvl3.5-tiny", NF4),
     "qwen3-vl-videos": ("qwen3-vl-tiny", {**VIDEOS, **precision("bf16"), **cut({"recompute": "1+1"})}),
+    "qwen3.5": ("qwen3.5-tiny", {}),
+    "qwen3.5-nf4": ("qwen3.5-tiny", {**NF4, **precision("bf16"), **cut({"recompute": "1+1"})}),
     "gemma-3": ("gemma-3-tiny", {}),
     "gemma-3-nf4": ("gemma-3-tiny", {**NF4, **precision("bf16"), **cut({"recompute": "1+1"})}),
     "qwen3-vl-lora": ("qwen3-vl-tiny", {**LORA, **precision("bf16"), **EVALUATION}),
@@ -106,6 +108,7 @@ MODEL_PLANS = {
     "llava-1.5-7b-lora": ["--images", "3"],
     "qwen2.5-vl-3b-nf4": ["--model", "qwen2.5-vl-3b", "--finetune", "lora", "--quantization", "nf4", "--mode", "aggressive"],
     "qwen3-vl-8b-lora": ["--model", "qwen3-vl-8b", "--finetune", "lora", "--video-frames", "32", "--video-size", "640x360"],
+    "qwen3.5-4b-lora": ["--model", "qwen3.5-4b", "--finetune", "lora", "--images", "2"],
     "nanovlm-460m-fp16": ["--model", "nanovlm-460m", "--finetune", "full", "--precision", "fp16", "--global-batch", "32"],
 }
 GPUS = {"h100": ["--gpu", "h100"], "a100-40": ["--gpu", "a100-40"], "rtx4090": ["--gpu", "rtx4090"], "t4": ["--gpu", "t4"],

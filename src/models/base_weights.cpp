@@ -160,6 +160,15 @@ const BaseWeights::BaseTensor* BaseWeights::find_base_tensor(const nn::Parameter
   return it == base_tensors_.end() ? nullptr : &it->second;
 }
 
+std::map<std::string, BaseWeights::BaseTensor> BaseWeights::get_passed_through_tensors() const {
+  std::map<std::string, BaseTensor> tensors;
+  const auto& weights = tensor_files_.front();
+  for (const auto& name : weights->names()) {
+    if (is_kept_untrained(name)) tensors.emplace(name, make_base_tensor(weights, name));
+  }
+  return tensors;
+}
+
 void BaseWeights::override_tensors(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters) {
   for (const auto& parameter : parameters) {
     const BaseTensor* const entry = saved.find_base_tensor(parameter);

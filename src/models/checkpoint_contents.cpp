@@ -120,6 +120,25 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
   return tensors;
 }
 
+/// Adds the tensors of modules that are not built, in their stored dtype or options.dtype.
+void add_passed_through_tensors(io::LazyTensors& tensors, const CheckpointSaveOptions& options) {
+  const auto passed_through = options.base->get_passed_through_tensors();
+  if (passed_through.empty()) return;
+  if (!options.base->are_files_unchanged()) {
+    spdlog::warn("{}: its weights have changed or no longer exist; the checkpoint is saved without {} and {} similar",
+                 options.base->folder().string(), passed_through.begin()->first, passed_through.size() - 1);
+    return;
+  }
+  for (const auto& [name, tensor] : passed_through) {
+    const at::ScalarType dtype = options.dtype.value_or(tensor.info.dtype);
+    tensors.push_back({.name = name,
+                       .dtype = dtype,
+                       .shape = tensor.info.shape,
+                       .materialize = [read = tensor.read, dtype] { return read().to(dtype); },
+                       .on_written = tensor.release});
+  }
+}
+
 }  // namespace
 
 CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, const CheckpointSaveOptions& options,
@@ -143,6 +162,7 @@ CheckpointContents make_checkpoint_contents(const VisionLanguageModel& model, co
   io::NamedTensors tables;
   model.add_computed_tables(tables);
   for (auto& table : io::make_lazy_tensors(tables)) contents.tensors.push_back(std::move(table));
+  add_passed_through_tensors(contents.tensors, options);
   return contents;
 }
 

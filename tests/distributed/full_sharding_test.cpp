@@ -100,6 +100,12 @@ INSTANTIATE_TEST_SUITE_P(
             .name = "LayerScaleAndHeadNorms", .recompute = {.vision = 1, .language = 1}, .model = "internvl3_5_mixed"},
         TrainConfig{
             .name = "DeepStackRecomputed", .recompute = {.vision = 3, .language = 2}, .model = "qwen3_vl_images"},
+        TrainConfig{.name = "GatedDeltaNets", .model = "qwen3_5_images"},
+        TrainConfig{.name = "GatedDeltaNetsRecomputedLoraOnNf4",
+                    .lora = nn::LoraSettings{.rank = 4, .excluded_components = {nn::Component::kVisionTower}},
+                    .quantization = nn::Quantization::kNf4,
+                    .recompute = {.language = 2},
+                    .model = "qwen3_5_video"},
         TrainConfig{.name = "ImagesBothWays",
                     .recompute = {.language = 2, .language_selective = 1},
                     .model = "gemma3_published"}),

@@ -156,6 +156,21 @@ TEST_F(Generate, TheCacheChangesNothing) {
             generate(*model_, prompts(), {.max_new_tokens = 24, .eos_token_ids = ends, .use_cache = false}));
 }
 
+TEST(GenerateWithDeltaNets, TwoHundredTokensAreEqualWithoutTheCache) {
+  const parity::Case parity_case("qwen3_5_images");
+  const auto model = parity_case.load_model();
+  const auto processor = parity_case.load_processor();
+  std::vector<data::Sample> prompts;
+  for (const auto& record : parity_case.records())
+    prompts.push_back(processor->process_prompt(record, std::ssize(prompts)));
+  const auto answers = generate(*model, prompts, {.max_new_tokens = 200});
+  EXPECT_EQ(answers, generate(*model, prompts, {.max_new_tokens = 200, .use_cache = false}));
+  // Sequences that end at different steps take their states along.
+  const std::vector<int64_t> ends{answers[0][9], answers[1][40]};
+  EXPECT_EQ(generate(*model, prompts, {.max_new_tokens = 60, .eos_token_ids = ends}),
+            generate(*model, prompts, {.max_new_tokens = 60, .eos_token_ids = ends, .use_cache = false}));
+}
+
 TEST_F(Generate, AnyOfTheEndTokensEndsAnAnswer) {
   const auto unbounded = generate(*model_, prompts(), {.max_new_tokens = 10});
   const std::vector<int64_t> ends{unbounded[0][3], unbounded[1][6]};
@@ -207,7 +222,7 @@ class RecordingModel final : public models::VisionLanguageModel {
   RecordingModel() : VisionLanguageModel({}), weight_(at::zeros({5, 2})) {}
   models::ImageFeatures get_image_features(const models::VisionInput&, bool) const override { return {}; }
   models::ModelOutput compute_hidden_states(const data::MicroBatch& batch, const models::ImageFeatures&,
-                                            const models::OutputRequest& request, nn::KeyValueCache*) const override {
+                                            const models::OutputRequest& request, nn::GenerationCache*) const override {
     positions.push_back(batch.position_ids);
     return {.hidden_states = at::zeros({request.positions.numel(), 2})};
   }

@@ -277,12 +277,15 @@ TEST_P(PublishedQwen3, HasPublishedSizeAndImageResolution) {
   EXPECT_EQ(shape.tokens, 2 * (23 * 31 + 2) + 256);
 }
 
-INSTANTIATE_TEST_SUITE_P(Hub, PublishedQwen3,
-                         testing::Values(SizedPreset{"qwen3-vl-2b", 2'127'532'032},
-                                         SizedPreset{"qwen3-vl-4b", 4'437'815'808},
-                                         SizedPreset{"qwen3-vl-8b", 8'767'123'696},
-                                         SizedPreset{"qwen3-vl-32b", 33'357'390'064}),
-                         [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
+INSTANTIATE_TEST_SUITE_P(
+    Hub, PublishedQwen3,
+    testing::Values(SizedPreset{"qwen3-vl-2b", 2'127'532'032}, SizedPreset{"qwen3-vl-4b", 4'437'815'808},
+                    SizedPreset{"qwen3-vl-8b", 8'767'123'696}, SizedPreset{"qwen3-vl-32b", 33'357'390'064},
+                    // Without the weights of multi-token prediction.
+                    SizedPreset{"qwen3.5-0.8b", 852'985'920}, SizedPreset{"qwen3.5-2b", 2'213'241'664},
+                    SizedPreset{"qwen3.5-4b", 4'539'265'536}, SizedPreset{"qwen3.5-9b", 9'409'813'744},
+                    SizedPreset{"qwen3.5-27b", 27'356'728'560}),
+    [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 
 class PublishedGemma : public testing::TestWithParam<SizedPreset> {};
 

@@ -42,6 +42,8 @@ inline std::vector<std::string> case_names() {
           "internvl3_tiles",
           "internvl3_5_mixed",
           "internvl_rms_norm_video",
+          "qwen3_5_images",
+          "qwen3_5_video",
           "qwen3_vl_images",
           "qwen3_vl_video",
           "qwen3_vl_mixed",

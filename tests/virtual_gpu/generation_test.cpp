@@ -89,6 +89,7 @@ INSTANTIATE_TEST_SUITE_P(, GenerationTest,
                                          GenerationCase{"llava_clip_mistral", at::kFloat, {}},
                                          GenerationCase{"llava_siglip_qwen2", at::kBFloat16, kSampled},
                                          GenerationCase{"internvl3_5_mixed", at::kBFloat16, {}},
+                                         GenerationCase{"qwen3_5_images", at::kBFloat16, {}},
                                          GenerationCase{"gemma3_published", at::kBFloat16, {}},
                                          GenerationCase{"gemma3_published", at::kFloat, {}}),
                          get_test_name);

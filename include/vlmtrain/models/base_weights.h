@@ -54,6 +54,8 @@ class BaseWeights {
   /// Returns the tensor that a parameter was loaded from, owned by this object; null if the base
   /// has no such tensor. Parameters saved with an adapter are looked up in the adapter first.
   const BaseTensor* find_base_tensor(const nn::Parameter& parameter) const;
+  /// Returns the tensors of modules that are not built, but kept in saved checkpoints, by name.
+  std::map<std::string, BaseTensor> get_passed_through_tensors() const;
   /// Returns the weight files: those of folder() first, then those of other folders that the model
   /// loads from.
   const std::vector<std::shared_ptr<const io::CheckpointTensors>>& tensor_files() const { return tensor_files_; }

@@ -9,7 +9,7 @@ from harness.check import KERNELS, Check
 from harness.comparison import Verdict
 
 STEPS = 5
-PRESETS = ["smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny", "qwen3-vl-tiny", "internvl3-tiny", "internvl3.5-tiny",
+PRESETS = ["smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny", "qwen3-vl-tiny", "qwen3.5-tiny", "internvl3-tiny", "internvl3.5-tiny",
            "gemma-3-tiny"]
 FASTER = {"training.learning_rate": "1.01e-3"}
 OTHER_ORDER = {"training.seed": 1}

@@ -107,8 +107,13 @@ QWEN_VL_TOKENS = {content: 151643 + i for i, content in enumerate([
     "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"])}
 
 
+QWEN3_5_TOKENS = {content: index - 151643 + 248044 for content, index in QWEN_VL_TOKENS.items()}
+
+
 def special_tokens(preset):
     """Returns the preset of the same family that has a tokenizer, and the ids of special tokens by content."""
+    if preset.startswith("qwen3.5"):
+        return "qwen3.5-tiny", QWEN3_5_TOKENS
     if preset.startswith("qwen"):
         return "qwen2.5-vl-tiny" if preset.startswith("qwen2.5") else "qwen3-vl-tiny", QWEN_VL_TOKENS
     added = json.loads((ROOT / "configs" / "models" / preset / "added_tokens.json").read_text())

@@ -45,6 +45,7 @@ std::string_view choose_fallback_template(const Config& config, const text::Toke
       return "mistral_instruct";
     case TextModelType::kQwen2:
     case TextModelType::kQwen3:
+    case TextModelType::kQwen35:
     case TextModelType::kSmolLm3:
       return "chatml";
   }
@@ -80,7 +81,7 @@ class LlamaForCausalLm final : public TextOnlyModel {
               ParameterScope(parameters(), Component::kLanguageModel, kOutputName)) {}
 
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                    const OutputRequest& request, nn::KeyValueCache* cache) const override {
+                                    const OutputRequest& request, nn::GenerationCache* cache) const override {
     return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(),
                                        cache);
   }
@@ -100,7 +101,7 @@ class Gemma3ForCausalLm final : public TextOnlyModel {
               is_tied, ParameterScope(parameters(), Component::kLanguageModel, kOutputName)) {}
 
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                    const OutputRequest& request, nn::KeyValueCache* cache) const override {
+                                    const OutputRequest& request, nn::GenerationCache* cache) const override {
     return text_(batch, image_features, request, recompute_block_counts().language_counts(), cache);
   }
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
@@ -153,7 +154,7 @@ constexpr std::string_view kDifferentModelReason = "a different model than Gemma
 }  // namespace
 
 Family make_family() {
-  return {.model_types = {"llama", "mistral", "qwen2", "qwen3", "smollm3", "gemma3_text"},
+  return {.model_types = {"llama", "mistral", "qwen2", "qwen3", "qwen3_5_text", "smollm3", "gemma3_text"},
           .build = build,
           .load_processor = load_processor,
           .compute_image_sample_shape = nullptr,

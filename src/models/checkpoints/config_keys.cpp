@@ -35,16 +35,23 @@ constexpr std::array<std::string_view, 42> kTopLevelKeys{
     "vision_token_id", "image_seq_length", "tokenizer_model_max_length"};
 
 /// Keys read in the settings of a text model: text_config, or the top level without it.
-constexpr std::array<std::string_view, 37> kTextKeys{"attention_bias",
+constexpr std::array<std::string_view, 46> kTextKeys{"attention_bias",
                                                      "attention_dropout",
                                                      "attn_logit_softcapping",
+                                                     "attn_output_gate",
                                                      "final_logit_softcapping",
+                                                     "full_attention_interval",
                                                      "head_dim",
                                                      "hidden_act",
                                                      "hidden_activation",
                                                      "hidden_size",
                                                      "intermediate_size",
                                                      "layer_types",
+                                                     "linear_conv_kernel_dim",
+                                                     "linear_key_head_dim",
+                                                     "linear_num_key_heads",
+                                                     "linear_num_value_heads",
+                                                     "linear_value_head_dim",
                                                      "max_position_embeddings",
                                                      "max_window_layers",
                                                      "mlp_bias",
@@ -57,6 +64,8 @@ constexpr std::array<std::string_view, 37> kTextKeys{"attention_bias",
                                                      "num_key_value_heads",
                                                      "num_local_experts",
                                                      "original_max_position_embeddings",
+                                                     "output_gate_type",
+                                                     "partial_rotary_factor",
                                                      "quantization_config",
                                                      "query_pre_attn_scalar",
                                                      "rms_norm_eps",
@@ -115,6 +124,7 @@ constexpr std::string_view kTrainingReason = "a training setting; this run has i
 constexpr std::string_view kInitializationReason = "standard deviation of the random initialization";
 constexpr std::string_view kComputationReason = "affects how transformers computes, not the result";
 constexpr std::string_view kOtherTasksReason = "for tasks that this model does not support";
+constexpr std::string_view kPassedThroughReason = "for multi-token prediction, whose weights are kept but not trained";
 constexpr std::string_view kUnusedReason = "transformers' class of this family ignores it";
 
 /// Keys that are not read and need no warning, with the reason.
@@ -164,6 +174,7 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"label2id", kOtherTasksReason},
     HarmlessKey{"language_model_loss_mask", kTrainingReason},
     HarmlessKey{"length_penalty", kGenerationReason},
+    HarmlessKey{"mamba_ssm_dtype", kComputationReason},
     HarmlessKey{"max_length", kGenerationReason},
     HarmlessKey{"min_length", kGenerationReason},
     HarmlessKey{"mm_patch_merge_type", "for image_aspect_ratio anyres, which is not supported"},
@@ -171,6 +182,8 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"mm_tunable_parts", kTrainingReason},
     HarmlessKey{"mm_use_im_patch_token", "a token that prompts never contain"},
     HarmlessKey{"mm_vision_tower_lr", kTrainingReason},
+    HarmlessKey{"mtp_num_hidden_layers", kPassedThroughReason},
+    HarmlessKey{"mtp_use_dedicated_embeddings", kPassedThroughReason},
     HarmlessKey{"neftune_noise_alpha", kTrainingReason},
     HarmlessKey{"no_repeat_ngram_size", kGenerationReason},
     HarmlessKey{"num_beam_groups", kGenerationReason},
@@ -233,8 +246,10 @@ constexpr std::array kUnsupportedSettings{UnsupportedSetting{"alibi", 0},
                                           UnsupportedSetting{"attn_logit_softcapping", 0},
                                           UnsupportedSetting{"embedding_multiplier", 1},
                                           UnsupportedSetting{"final_logit_softcapping", 0},
+                                          UnsupportedSetting{"language_model_only", 0},
                                           UnsupportedSetting{"logit_scale", 1},
                                           UnsupportedSetting{"logits_scaling", 1},
+                                          UnsupportedSetting{"mlp_only_layers", 0},
                                           UnsupportedSetting{"mm_resampler_type", 0},
                                           UnsupportedSetting{"no_rope_layers", 1},
                                           UnsupportedSetting{"num_kv_shared_layers", 0},
@@ -259,7 +274,9 @@ bool is_neutral_value(const json& value, double neutral_value) {
 
 /// Returns whether the text model of `section` follows the setting `name` of kUnsupportedSettings.
 bool is_read_setting(const json& section, std::string_view name) {
-  return name == "no_rope_layers" && section.value("model_type", json()) == "smollm3";
+  const json type = section.value("model_type", json());
+  return (name == "no_rope_layers" && type == "smollm3") ||
+         (name == "partial_rotary_factor" && (type == "qwen3_5_text" || type == "qwen3_5"));
 }
 
 /// Throws UserError (kBadData) if `section` has one of kUnsupportedSettings with another value than

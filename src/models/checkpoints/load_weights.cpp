@@ -208,8 +208,12 @@ bool is_computed_table(std::string_view name) {
                              [name](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
+bool is_kept_untrained(std::string_view name) {
+  return name.starts_with("mtp.");
+}
+
 bool may_be_unused(std::string_view name) {
-  return is_output_projection(name) || is_computed_table(name);
+  return is_output_projection(name) || is_computed_table(name) || is_kept_untrained(name);
 }
 
 void throw_if_problems(const std::string& headline, const std::vector<std::string>& problems) {

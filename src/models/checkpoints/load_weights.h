@@ -84,8 +84,13 @@ void check_loaded_values(const nn::Parameter& parameter, std::string_view name, 
 /// frequencies or position ids.
 bool is_computed_table(std::string_view name);
 
+/// Returns whether a tensor belongs to a module that is not built, but kept in saved checkpoints:
+/// multi-token prediction (`mtp.`; Gloeckle et al. 2024, arXiv 2404.19737), which inference engines
+/// use for speculative decoding.
+bool is_kept_untrained(std::string_view name);
+
 /// Returns whether a checkpoint may have a tensor of this name without a parameter for it: a copy
-/// of a tied output projection, or a computed table.
+/// of a tied output projection, a computed table, or a tensor for which is_kept_untrained().
 bool may_be_unused(std::string_view name);
 
 /// Copies the tensors of a file (io::CheckpointTensors or io::SafetensorsFile), whose names begin

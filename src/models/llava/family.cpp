@@ -228,6 +228,7 @@ std::string_view choose_fallback_template(const LlamaConfig& text) {
     case TextModelType::kQwen2:
     case TextModelType::kQwen3:
       return "llava_qwen";
+    case TextModelType::kQwen35:
     case TextModelType::kSmolLm3:
       return "chatml";
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -51,14 +52,15 @@ struct BlockListOutputs {
 template <class Block>
 class BlockList {
  public:
-  /// Builds `count` blocks in the scopes 0, 1, …. `component` is the memory component of the
-  /// blocks' allocations.
+  /// Builds `count` blocks in the scopes 0, 1, …. `config` is the configuration of all blocks, or a
+  /// function that returns that of block i. `component` is the memory component of the blocks'
+  /// allocations.
   template <class Config>
   BlockList(const nn::ParameterScope& scope, int64_t count, const Config& config, memory::Component component)
       : store_(&scope.store()), component_(component) {
     for (int64_t i = 0; i < count; ++i) {
       const size_t first_parameter_index = scope.store().all().size();
-      auto block = std::make_unique<Block>(scope / i, config);
+      auto block = make_block(scope / i, config, i);
       auto parameters = scope.store().finish_block(first_parameter_index);
       entries_.push_back({std::move(block), std::move(parameters), first_parameter_index, scope.store().all().size()});
     }
@@ -115,6 +117,15 @@ class BlockList {
 
  private:
   struct Entry;
+
+  template <class Config>
+  static std::unique_ptr<Block> make_block(const nn::ParameterScope& scope, const Config& config, int64_t block) {
+    if constexpr (std::invocable<const Config&, int64_t>) {
+      return std::make_unique<Block>(scope, config(block));
+    } else {
+      return std::make_unique<Block>(scope, config);
+    }
+  }
 
   /// Unshards the block's weights in the backward pass, which reaches a block's output just before
   /// it reads the block's weights.

@@ -12,13 +12,18 @@
 
 #include "models/network/layers.h"
 #include "models/network/rope.h"
+#include "vlmtrain/nn/layers/norm.h"
+#include "vlmtrain/nn/mixers/gated_delta_shape.h"
 
 // The configurations of the networks that the model families share.
 
 namespace vlmtrain::models {
 
 /// The supported `model_type` of a text model.
-enum class TextModelType { kLlama, kMistral, kQwen2, kQwen3, kSmolLm3 };
+enum class TextModelType { kLlama, kMistral, kQwen2, kQwen3, kQwen35, kSmolLm3 };
+
+/// The sequence mixer of a text block.
+enum class MixerType : uint8_t { kAttention, kDeltaNet };
 
 /// The module names in a checkpoint; the defaults are transformers'.
 struct LlamaModuleNames {
@@ -32,7 +37,9 @@ struct LlamaModuleNames {
 /// attention, or of one of its variants: Mistral (Jiang et al. 2023, arXiv 2310.06825) has a
 /// sliding window. Qwen2 (Yang et al. 2024, arXiv 2407.10671) has biases of query, key and value.
 /// Qwen3 (Yang et al. 2025, arXiv 2505.09388) has QK-norm. SmolLM3 (Bakouch et al. 2025,
-/// https://huggingface.co/blog/smollm3) has blocks without RoPE (NoPE, arXiv 2501.18795).
+/// https://huggingface.co/blog/smollm3) has blocks without RoPE (NoPE, arXiv 2501.18795). Qwen3.5
+/// (Qwen Team 2026; transformers' qwen3_5) has gated delta nets in three of four blocks, output gates
+/// of the attention, partial RoPE and norms with gain 1 + weight.
 struct LlamaConfig {
   TextModelType type = TextModelType::kLlama;
   int64_t vocab_size = 32000;
@@ -47,17 +54,25 @@ struct LlamaConfig {
   RopeConfig rope = {};
   std::vector<bool> uses_rope = {};                      ///< of each block; empty: all blocks do
   std::optional<int64_t> sliding_window = std::nullopt;  ///< tokens that a token attends to, itself included
+  std::vector<MixerType> mixers = {};                    ///< of each block; empty: attention in all
+  nn::GatedDeltaShape delta_net = {};                    ///< of all gated delta nets
+  nn::NormGain norm_gain = nn::NormGain::kWeight;        ///< of all norms
   bool qk_norm = false;
+  bool attention_output_gate = false;
   bool qkv_bias = false;
   bool attention_output_bias = false;
   bool mlp_bias = false;
   bool tie_word_embeddings = false;
   LlamaModuleNames names = {};
 
-  /// Reads a config with `model_type` llama (the default), mistral, qwen2, qwen3 or smollm3, with
-  /// transformers' defaults of that type. `source` names the file in errors.
+  /// Reads a config with `model_type` llama (the default), mistral, qwen2, qwen3, qwen3_5_text or
+  /// smollm3, with transformers' defaults of that type. `source` names the file in errors.
   static LlamaConfig from_json(const nlohmann::json& config, const std::string& source);
 
+  /// Returns the mixer of a block.
+  MixerType get_mixer(int64_t block) const;
+  /// Returns whether some blocks have a gated delta net.
+  bool has_delta_nets() const;
   /// Returns whether some blocks have no RoPE.
   bool has_blocks_without_rope() const;
   /// Estimates the number of parameters. Counts matrices only, and the output projection even if it

@@ -3,17 +3,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
+#include <memory>
 
 #include "models/network/block_list.h"
 #include "models/network/config.h"
+#include "models/network/mixers/sequence_mixer.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model.h"
-#include "vlmtrain/nn/attention/attention.h"
-#include "vlmtrain/nn/attention/key_value_cache.h"
+#include "vlmtrain/nn/generation_cache.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/norm.h"
 #include "vlmtrain/nn/layers/position_embedding.h"
@@ -21,34 +18,24 @@
 
 namespace vlmtrain::models {
 
-/// The inputs that all blocks of a forward pass share.
-struct LlamaForwardContext {
-  nn::Segments samples;                   ///< of the packed batch; a token attends to its own sample only
-  nn::RotaryTable rotary_table;           ///< cosine and sine of each token
-  std::optional<int64_t> sliding_window;  ///< as in LlamaConfig
-  nn::KeyValueCache* cache = nullptr;     ///< null except in generation
-  int64_t block = 0;                      ///< index of the block in the cache
+/// The configuration of one block.
+struct LlamaBlockConfig {
+  const LlamaConfig& model;
+  MixerType mixer;
 };
 
-/// A decoder block: attention and gated MLP, each with a preceding RMS norm and a residual.
+/// A decoder block: a sequence mixer and a gated MLP, each with a preceding RMS norm and a residual.
 class LlamaBlock {
  public:
-  LlamaBlock(const nn::ParameterScope& scope, const LlamaConfig& config);
+  LlamaBlock(const nn::ParameterScope& scope, const LlamaBlockConfig& config);
   /// Maps x [tokens, hidden] → [tokens, hidden]
-  at::Tensor operator()(const at::Tensor& x, const LlamaForwardContext& context) const;
+  at::Tensor operator()(const at::Tensor& x, const MixerContext& context) const;
 
  private:
-  /// Returns the outputs of the heads, [tokens, heads · head_dim]. `qkv` is [tokens, (heads + 2 ·
-  /// key-value heads) · head_dim]: query, key and value heads in this order.
-  at::Tensor attend(const at::Tensor& qkv, const LlamaForwardContext& context) const;
-
-  nn::HeadShape head_shape_;
-  nn::MergedLinear qkv_;
-  nn::Linear out_proj_;
+  std::unique_ptr<const SequenceMixer> mixer_;
   nn::MergedLinear gate_up_proj_;
   nn::Linear down_proj_;
   nn::RmsNorm input_layernorm_, post_attention_layernorm_;
-  std::optional<nn::QkNorm> qk_norm_;
 };
 
 /// The Llama decoder without output projection: embedding, blocks and final norm.
@@ -60,7 +47,7 @@ class LlamaModel {
   /// axes only if config.rope has sections.
   ModelOutput operator()(const data::MicroBatch& batch, const ImageFeatures& image_features,
                          const OutputRequest& request, const TowerRecomputeCounts& recomputed_blocks,
-                         nn::KeyValueCache* cache) const;
+                         nn::GenerationCache* cache) const;
 
   const at::Tensor& embedding_weight() const { return embedding_; }
   int64_t num_blocks() const { return blocks_.size(); }
@@ -70,11 +57,13 @@ class LlamaModel {
   /// in the rows of image tokens.
   at::Tensor embed(const data::MicroBatch& batch, const at::Tensor& image_features) const;
   nn::RotaryTable make_rotary_table(const at::Tensor& position_ids) const;
+  /// Returns the inputs of all blocks of a forward pass.
+  MixerContext make_context(const data::MicroBatch& batch, nn::GenerationCache* cache) const;
 
   LlamaConfig config_;
   at::Tensor embedding_;           // [vocabulary, hidden]
-  at::Tensor rotary_frequencies_;  // [head_dim / 2]
-  at::Tensor rotary_axes_;         // int64 [head_dim / 2]; empty: one position per token
+  at::Tensor rotary_frequencies_;  // [rotary_dim / 2]
+  at::Tensor rotary_axes_;         // int64 [rotary_dim / 2]; empty: one position per token
   BlockList<LlamaBlock> blocks_;
   nn::RmsNorm norm_;
 };
@@ -89,7 +78,7 @@ class CausalLlama {
   /// Implements VisionLanguageModel::compute_hidden_states().
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, const TowerRecomputeCounts& recomputed_blocks,
-                                    nn::KeyValueCache* cache) const {
+                                    nn::GenerationCache* cache) const {
     return text_(batch, image_features, request, recomputed_blocks, cache);
   }
 

@@ -96,11 +96,23 @@ at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
   return inv_freq_interpolation * (1 - extrapolation_factor) + pos_freqs.reciprocal() * extrapolation_factor;
 }
 
+constexpr NumberRange kPartialRotaryRange{1e-3, 1};
+
 }  // namespace
 
-RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string& source, double default_theta) {
+RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string& source) {
+  return from_json(config, source, RopeConfig{}, /*supports_partial_rope=*/false);
+}
+
+RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string& source, const RopeConfig& defaults,
+                                 bool supports_partial_rope) {
   RopeConfig result;
-  result.theta = read_number(config, "rope_theta", default_theta, kRopeThetaRange, source);
+  result.theta = read_number(config, "rope_theta", defaults.theta, kRopeThetaRange, source);
+  const char* const partial_key = "partial_rotary_factor";
+  if (supports_partial_rope) {
+    result.partial_rotary_factor =
+        read_number(config, partial_key, defaults.partial_rotary_factor, kPartialRotaryRange, source);
+  }
   // transformers prefers the older key if both exist.
   const nlohmann::json scaling = get_section(config, "rope_scaling", source);
   const nlohmann::json parameters = get_section(config, "rope_parameters", source);
@@ -110,9 +122,11 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
   result.theta = read_number(rope, "rope_theta", result.theta, kRopeThetaRange, fmt::format("{} ({})", source, key));
   const auto legacy_rope_type = io::get_or<std::string>(rope, "type", "default", source);
   result.type = parse_rope_type(io::get_or<std::string>(rope, "rope_type", legacy_rope_type, source), source, key);
-  if (io::get_or<double>(rope, "partial_rotary_factor", 1, source) != 1) {
-    throw data_error("{}: {}.partial_rotary_factor other than 1 is not supported; use a checkpoint without it", source,
-                     key);
+  if (supports_partial_rope) {
+    result.partial_rotary_factor = read_number(rope, partial_key, result.partial_rotary_factor, kPartialRotaryRange,
+                                               fmt::format("{} ({})", source, key));
+  } else if (io::get_or<double>(rope, partial_key, 1, source) != 1) {
+    throw data_error("{}: {}.{} other than 1 is not supported; use a checkpoint without it", source, key, partial_key);
   }
   if (result.type == RopeType::kDefault) return result;
 
@@ -146,15 +160,16 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
 }
 
 at::Tensor RopeConfig::compute_frequencies(int64_t head_dim) const {
+  const int64_t rotary_dim = compute_rotary_dim(head_dim);
   switch (type) {
     case RopeType::kDefault:
-      return nn::compute_inv_freq(head_dim, theta);
+      return nn::compute_inv_freq(rotary_dim, theta);
     case RopeType::kLinear:
-      return nn::compute_inv_freq(head_dim, theta).div_(factor);
+      return nn::compute_inv_freq(rotary_dim, theta).div_(factor);
     case RopeType::kLlama3:
-      return compute_llama3_frequencies(nn::compute_inv_freq(head_dim, theta), *this);
+      return compute_llama3_frequencies(nn::compute_inv_freq(rotary_dim, theta), *this);
     case RopeType::kYarn:
-      return compute_yarn_frequencies(*this, head_dim);
+      return compute_yarn_frequencies(*this, rotary_dim);
   }
   throw InternalError("unknown rope type");
 }

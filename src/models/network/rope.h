@@ -32,6 +32,7 @@ struct RopeConfig {
   double beta_fast = 32, beta_slow = 1;              ///< yarn: rotations over the context at the ends of the ramp
   bool truncate = true;                              ///< yarn: rounds the ends of the ramp to whole pairs
   double scale = 1;                                  ///< yarn: factor of cosine and sine
+  double partial_rotary_factor = 1;                  ///< share of a head's features that rotate, the first ones
 
   /// Multimodal RoPE (Wang et al. 2024, arXiv 2409.12191): consecutive numbers of pairs that rotate
   /// with the time, height and width axes in turn, starting again with time after width. A pair is
@@ -44,14 +45,21 @@ struct RopeConfig {
 
   /// Reads `rope_parameters` (transformers 5), or `rope_scaling` and `rope_theta` (transformers 4)
   /// of a text config. Throws UserError (kBadData) for other types, such as `dynamic`. `source`
-  /// names the file in errors. `default_theta` applies if the config has no rope_theta.
-  static RopeConfig from_json(const nlohmann::json& text_config, const std::string& source,
-                              double default_theta = kDefaultTheta);
+  /// names the file in errors.
+  static RopeConfig from_json(const nlohmann::json& text_config, const std::string& source);
+  /// Does the same with the theta and partial_rotary_factor of `defaults`. If not
+  /// `supports_partial_rope`, throws UserError (kBadData) for a partial_rotary_factor other than 1.
+  static RopeConfig from_json(const nlohmann::json& text_config, const std::string& source, const RopeConfig& defaults,
+                              bool supports_partial_rope);
 
-  /// Returns the frequencies, fp32 [head_dim / 2] on the CPU, rounded as in transformers.
+  /// Returns the number of features of a head that rotate.
+  int64_t compute_rotary_dim(int64_t head_dim) const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);  // rounded down
+  }
+  /// Returns the frequencies, fp32 [rotary_dim / 2] on the CPU, rounded as in transformers.
   at::Tensor compute_frequencies(int64_t head_dim) const;
 
-  /// Returns the axis of each pair, an index into data::kNumPositionAxes axes, as int64 [head_dim /
+  /// Returns the axis of each pair, an index into data::kNumPositionAxes axes, as int64 [rotary_dim /
   /// 2] on the CPU; empty without sections.
   at::Tensor make_pair_axes() const;
 };

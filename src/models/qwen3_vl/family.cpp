@@ -14,6 +14,7 @@
 #include "models/processing/preprocessor_config.h"
 #include "models/qwen2_vl/processor.h"
 #include "models/qwen3_vl/processor.h"
+#include "models/qwen3_vl/variant.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/sample/sample_shape.h"
@@ -26,33 +27,31 @@ using nlohmann::json;
 
 namespace {
 
-/// Returns transformers' defaults for Qwen3-VL that differ from those of a Qwen3 text model.
-json make_default_text_config() {
-  return {{"rope_theta", 500000.0}, {"max_position_embeddings", 128000}};
-}
-
-LlamaConfig read_text_config(const json& text_config, const std::string& source) {
+LlamaConfig read_text_config(const json& text_config, const Variant& variant, const std::string& source) {
   if (text_config.contains("num_experts")) {
-    throw data_error(
-        "{}: num_experts: a mixture of experts is not supported; the dense Qwen3-VL are 2B, 4B, 8B and 32B", source);
+    throw data_error("{}: num_experts is not supported: {}", source, variant.moe_reason);
   }
-  json text = make_default_text_config();
+  json text{{"rope_theta", variant.rope_theta}, {"max_position_embeddings", variant.max_positions}};
   if (!text_config.empty()) text.update(text_config);
-  text["model_type"] = "qwen3";
-  const auto sections = qwen2_vl::extract_mrope_sections(text, {24, 20, 20}, source);
+  text["model_type"] = variant.text_model_type;
+  const auto sections = qwen2_vl::extract_mrope_sections(text, variant.mrope_sections, source);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const json rope = get_section(text, key, source);
     if (!rope.empty() && !io::get_or<bool>(rope, "mrope_interleaved", true, source)) {
-      throw data_error("{}: {}.mrope_interleaved: false is not supported; Qwen3-VL's axes are interleaved", source,
-                       key);
+      throw data_error("{}: {}.mrope_interleaved: false is not supported; the axes are interleaved in {}", source, key,
+                       variant.name);
     }
   }
   LlamaConfig config = LlamaConfig::from_json(text, source);
-  qwen2_vl::check_mrope_sections(sections, config.head_dim, source);
+  const int64_t rotary_dim = config.rope.compute_rotary_dim(config.head_dim);
+  qwen2_vl::check_mrope_sections(sections, rotary_dim, source);
   // Interleaved sections: height uses pairs 1, 4, 7 …, width 2, 5, 8 …; the last one must exist.
-  if (data::kNumPositionAxes * std::max(sections[1], sections[2]) > config.head_dim / 2) {
+  const auto get_last_pair = [&](int64_t axis) {
+    return axis + data::kNumPositionAxes * (sections[static_cast<size_t>(axis)] - 1);
+  };
+  if (std::max(get_last_pair(1), get_last_pair(2)) >= rotary_dim / 2) {
     throw config_error("{}: mrope_section [{}]: every third of {} pairs is too few for height and width", source,
-                       fmt::join(sections, ", "), config.head_dim / 2);
+                       fmt::join(sections, ", "), rotary_dim / 2);
   }
   config.rope.sections = sections;
   config.rope.is_mrope_interleaved = true;
@@ -70,7 +69,8 @@ int64_t read_position_table_side(const json& vision, const std::string& source) 
   return side;
 }
 
-VisionConfig read_vision_config(const json& vision, const LlamaConfig& text, const std::string& source) {
+VisionConfig read_vision_config(const json& vision, const Variant& variant, const LlamaConfig& text,
+                                const std::string& source) {
   VisionConfig config;
   json config_with_defaults{{"depth", 27}, {"patch_size", 16}};
   if (!vision.empty()) config_with_defaults.update(vision);
@@ -87,8 +87,12 @@ VisionConfig read_vision_config(const json& vision, const LlamaConfig& text, con
   config.position_table_side = read_position_table_side(vision, source);
   qwen2_vl::check_vision_sizes(config, source);
   config.deepstack_block_indices =
-      io::get_or<std::vector<int64_t>>(vision, "deepstack_visual_indexes", config.deepstack_block_indices, source);
+      io::get_or<std::vector<int64_t>>(vision, "deepstack_visual_indexes", variant.deepstack_block_indices, source);
   const auto& blocks = config.deepstack_block_indices;
+  if (!blocks.empty() && !variant.has_deepstack) {
+    throw data_error("{}: deepstack_visual_indexes [{}]: {} has no DeepStack; the list must be empty", source,
+                     fmt::join(blocks, ", "), variant.name);
+  }
   if (std::ranges::adjacent_find(blocks, std::greater_equal()) != blocks.end() ||
       (!blocks.empty() && (blocks.front() < 0 || blocks.back() >= config.num_blocks))) {
     throw config_error("{}: deepstack_visual_indexes [{}] are not ascending blocks of the {} (depth)", source,
@@ -119,15 +123,16 @@ double VisionConfig::num_parameters() const {
 
 Config Config::from_json(const json& json_config, const std::filesystem::path& folder) {
   const std::string source = (folder / "config.json").string();
+  const Variant& variant = find_variant(json_config);
   Config config;
-  config.text = read_text_config(get_section(json_config, "text_config", source), source + " (text_config)");
+  config.text = read_text_config(get_section(json_config, "text_config", source), variant, source + " (text_config)");
   config.text.tie_word_embeddings |= io::get_or<bool>(json_config, "tie_word_embeddings", false, source);
-  config.vision =
-      read_vision_config(get_section(json_config, "vision_config", source), config.text, source + " (vision_config)");
+  config.vision = read_vision_config(get_section(json_config, "vision_config", source), variant, config.text,
+                                     source + " (vision_config)");
   config.image_token_id =
-      qwen2_vl::read_token_id(json_config, "image_token_id", config.image_token_id, config.text, source);
+      qwen2_vl::read_token_id(json_config, "image_token_id", variant.image_token_id, config.text, source);
   config.video_token_id =
-      qwen2_vl::read_token_id(json_config, "video_token_id", config.video_token_id, config.text, source);
+      qwen2_vl::read_token_id(json_config, "video_token_id", variant.video_token_id, config.text, source);
   return config;
 }
 
@@ -244,16 +249,19 @@ double num_parameters(const nlohmann::json& config_json, const std::filesystem::
 }  // namespace
 
 Family make_family() {
-  return {
-      .model_types = {"qwen3_vl"},
-      .build = build,
-      .load_processor = load_processor,
-      .compute_image_sample_shape = compute_image_sample_shape,
-      .get_context_length = get_context_length,
-      .num_parameters = num_parameters,
-      .compute_video_sample_shape = compute_video_sample_shape,
-      .make_processor_overrides = make_processor_overrides,
-      .unsupported_model_types = {{"qwen3_vl_moe", "a mixture of experts; the dense Qwen3-VL are 2B, 4B, 8B and 32B"}}};
+  Family family{.model_types = {},
+                .build = build,
+                .load_processor = load_processor,
+                .compute_image_sample_shape = compute_image_sample_shape,
+                .get_context_length = get_context_length,
+                .num_parameters = num_parameters,
+                .compute_video_sample_shape = compute_video_sample_shape,
+                .make_processor_overrides = make_processor_overrides};
+  for (const Variant& variant : get_variants()) {
+    family.model_types.push_back(variant.model_type);
+    family.unsupported_model_types.emplace_back(variant.moe_model_type, variant.moe_reason);
+  }
+  return family;
 }
 
 }  // namespace vlmtrain::models::qwen3_vl

@@ -18,13 +18,13 @@ struct VisionConfig : qwen2_vl::VisionConfig {
   int64_t position_table_side = 48;  ///< side of the square table of positions, which is interpolated to each frame
   /// Ascending indices of the tower blocks whose merged output is added to the text model: that of
   /// the i-th listed block to the output of text block i.
-  std::vector<int64_t> deepstack_block_indices = {8, 16, 24};
+  std::vector<int64_t> deepstack_block_indices = {};
 
   /// Estimates the number of parameters: those of matrices, mergers and position table included.
   double num_parameters() const;
 };
 
-/// `config.json` of the dense Qwen3-VL.
+/// `config.json` of the dense Qwen3-VL, Qwen3.5, Qwen3.6 and Qwen3.8.
 struct Config {
   VisionConfig vision;
   LlamaConfig text;

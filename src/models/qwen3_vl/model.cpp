@@ -156,7 +156,7 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_pat
 }
 
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                         const OutputRequest& request, nn::KeyValueCache* cache) const {
+                                         const OutputRequest& request, nn::GenerationCache* cache) const {
   return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(), cache);
 }
 

@@ -66,9 +66,10 @@ class PatchMerger {
   nn::Linear fc1_, fc2_;
 };
 
-/// Qwen3-VL: vision tower for images of any resolution, patch mergers and a Qwen3 text model with
-/// positions on three axes (time, height, width). The tower's output replaces the embeddings of
-/// image tokens; outputs of earlier tower blocks are added after the first text blocks (DeepStack).
+/// Qwen3-VL and Qwen3.5: vision tower for images of any resolution, patch mergers and a text model
+/// with positions on three axes (time, height, width). The tower's output replaces the embeddings of
+/// image tokens. In Qwen3-VL, outputs of earlier tower blocks are added after the first text blocks
+/// (DeepStack).
 /// Parameter names are those of transformers.
 class Model final : public VisionLanguageModel {
  public:
@@ -76,7 +77,7 @@ class Model final : public VisionLanguageModel {
 
   ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
-                                    const OutputRequest& request, nn::KeyValueCache* cache) const override;
+                                    const OutputRequest& request, nn::GenerationCache* cache) const override;
   const at::Tensor& output_weight() const override { return text_.output_weight(); }
   int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }

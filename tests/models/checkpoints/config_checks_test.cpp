@@ -92,6 +92,12 @@ INSTANTIATE_TEST_SUITE_P(Families, InvalidSizes,
                              {"qwen3-vl-tiny", "/text_config/head_dim"},
                              {"qwen3-vl-tiny", "/vision_config/depth"},
                              {"qwen3-vl-tiny", "/vision_config/num_position_embeddings"},
+                             {"qwen3.5-tiny", "/text_config/full_attention_interval"},
+                             {"qwen3.5-tiny", "/text_config/linear_conv_kernel_dim"},
+                             {"qwen3.5-tiny", "/text_config/linear_key_head_dim"},
+                             {"qwen3.5-tiny", "/text_config/linear_num_key_heads"},
+                             {"qwen3.5-tiny", "/text_config/linear_num_value_heads"},
+                             {"qwen3.5-tiny", "/text_config/linear_value_head_dim"},
                              {"gemma-3-tiny", "/text_config/num_hidden_layers"},
                              {"gemma-3-tiny", "/text_config/head_dim"},
                              {"gemma-3-tiny", "/text_config/vocab_size"},
@@ -133,6 +139,9 @@ TEST_P(InvalidNumbers, AreRefusedWithFileAndKey) {
 const std::vector<json> kInvalidEpsilons{0, -1, -1e-6, 2.0, 1e300, "small"};
 const std::vector<json> kInvalidThetas{0, -5, 1, 1e30, "large"};
 const std::vector<json> kInvalidTokenCounts{0, -1, 1.5, INT64_MAX};
+const std::vector<json> kInvalidLayerTypes{
+    json::array({"linear_attention"}),
+    json::array({"linear_attention", "linear_attention", "linear_attention", "sliding_attention"}), 5, "all"};
 const std::vector<json> kInvalidSections{json::array(), json::array({1}), 5, "yarn", false};
 
 INSTANTIATE_TEST_SUITE_P(
@@ -165,6 +174,13 @@ INSTANTIATE_TEST_SUITE_P(
                     InvalidValues{"qwen3-vl-tiny", "/text_config/rope_scaling", kInvalidSections},
                     InvalidValues{"qwen3-vl-tiny", "/vision_config/num_position_embeddings", kInvalidTokenCounts},
                     InvalidValues{"qwen3-vl-tiny", "/vision_config", {5, "yarn", false}},
+                    InvalidValues{"qwen3.5-tiny", "/text_config/rope_parameters", kInvalidSections},
+                    InvalidValues{"qwen3.5-tiny", "/text_config/partial_rotary_factor", {0, -0.5, 2, "half"}},
+                    InvalidValues{"qwen3.5-tiny", "/text_config/layer_types", kInvalidLayerTypes},
+                    InvalidValues{"qwen3.5-tiny", "/text_config/output_gate_type", {"sigmoid", 3}},
+                    InvalidValues{"qwen3.5-tiny", "/text_config/attn_output_gate", {false, "no"}},
+                    InvalidValues{"qwen3.5-tiny", "/text_config/mlp_only_layers", {{1}}},
+                    InvalidValues{"qwen3.5-tiny", "/vision_config/deepstack_visual_indexes", {{0}}},
                     InvalidValues{"gemma-3-tiny", "/text_config/rms_norm_eps", kInvalidEpsilons},
                     InvalidValues{"gemma-3-tiny", "/text_config/rope_theta", kInvalidThetas},
                     InvalidValues{"gemma-3-tiny", "/text_config/rope_local_base_freq", kInvalidThetas},

@@ -11,20 +11,32 @@ import gguf
 
 TEXT_MODELS = {
     "idefics3": "LLAMA", "smolvlm": "LLAMA", "llava": "LLAMA", "qwen2_vl": "QWEN2VL", "qwen2_5_vl": "QWEN2VL", "qwen3_vl": "QWEN3VL",
-    "gemma3": "GEMMA3",
+    "qwen3_5": "QWEN35", "gemma3": "GEMMA3",
 }
 OF_VISION = re.compile(r"vision_tower\.|vision_model\.|visual\.|multi_modal_projector\.|model\.connector\.")
 # The converter names these itself.
 NAMED_BY_CODE = re.compile(r"visual\.(merger|deepstack_merger_list\.[0-9]+)\.(norm|linear_fc[12])\.(weight|bias)")
+# Multi-token prediction becomes a block after the last (conversion/qwen.py). gguf 0.19.0 has the names of its other tensors in
+# the map of this architecture only; llama.cpp's own copy of the package has them in QWEN35, too.
+ARCHITECTURE_OF_MTP = "GLM4_MOE"
+NAMES_OF_MTP = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm"}
 VERSION = version("gguf")
 BLOCKS = 128
 
 
+def name_of_mtp(name):
+    """Returns the name of a tensor mtp.… as one of the block."""
+    module, _, rest = name.removeprefix("mtp.").partition(".")
+    return f"model.layers.{BLOCKS - 1}." + (rest.partition(".")[2] if module == "layers" else f"{NAMES_OF_MTP[module]}.{rest}")
+
+
 def names_for_the_map(kind, name):
     """Under which it is looked up; none where the converter names it itself."""
+    if kind == "qwen3_5":
+        name = name_of_mtp(name) if name.startswith("mtp.") else name.replace(".dt_bias", ".dt_proj.bias")
     if not OF_VISION.search(name):
         return [name.replace("text_model.", "").replace("language_model.", "")]
-    if kind == "qwen3_vl":
+    if kind in ("qwen3_vl", "qwen3_5"):
         name = name.removeprefix("model.")
         return [] if NAMED_BY_CODE.fullmatch(name) else [name]
     if kind == "gemma3":
@@ -42,9 +54,12 @@ def problems_of_checkpoint(config, names):
     kind = config["model_type"]
     text = gguf.get_tensor_name_map(gguf.MODEL_ARCH[TEXT_MODELS[kind]], BLOCKS)
     vision = gguf.get_tensor_name_map(gguf.MODEL_ARCH.MMPROJ, BLOCKS)
+    mtp = gguf.get_tensor_name_map(gguf.MODEL_ARCH[ARCHITECTURE_OF_MTP], BLOCKS)
     unnamed = []
     for name in sorted(names):
         names_of_part = vision if OF_VISION.search(name) else text
+        if name.startswith("mtp.") and not name.startswith("mtp.layers."):
+            names_of_part = mtp
         for renamed in names_for_the_map(kind, name):
             if names_of_part.get_name(renamed, try_suffixes=(".weight", ".bias")) is None:
                 unnamed.append(name)

@@ -30,6 +30,19 @@ def text_model(*more_norms, head_norms=False):
     return [r"embed_tokens\.weight", *norm("norm"), *[rf"layers\.{N}\.{name}" for name in block]]
 
 
+def weights(*names):
+    return [rf"{name}\.weight" for name in names]
+
+
+def hybrid_text_model():
+    """Layers with attention or a gated delta net, without biases: vLLM skips those of a checkpoint."""
+    attention = weights(r"self_attn\.[qkvo]_proj", r"self_attn\.[qk]_norm")
+    delta_net = weights("in_proj_(qkv|z|b|a)", "conv1d", "norm", "out_proj") + ["A_log", "dt_bias"]
+    block = weights("input_layernorm", "post_attention_layernorm", r"mlp\.(gate|up|down)_proj")
+    block += attention + [rf"linear_attn\.{name}" for name in delta_net]
+    return [*weights("embed_tokens", "norm"), *[rf"layers\.{N}\.{name}" for name in block]]
+
+
 def siglip(first_norm=()):
     """CLIP has a norm more, and a token of its own."""
     block = norm("layer_norm[12]") + linear(r"self_attn\.(q|k|v|out)_proj", r"mlp\.fc[12]")
@@ -48,12 +61,16 @@ def under(prefix, names):
 
 @dataclass
 class Architecture:
-    """prefixes: of checkpoints, in the mapper's order. modules: of the parameters, as vLLM has them. language: where its text model is."""
+    """prefixes: of checkpoints, in the mapper's order. modules: of the parameters, as vLLM has them. language: where its text model is.
+
+    source: the file with the mapper. skipped: the prefix of tensors that the loader skips.
+    """
 
     source: str
     prefixes: dict[str, str]
     modules: list[str]
     language: str = "language_model"
+    skipped: str | None = None
 
     def find_position(self, name):
         """Returns vLLM's name of the tensor, or None without a match. Prefixes apply one after another."""
@@ -108,6 +125,12 @@ ARCHITECTURES = {
         "qwen3_vl.py", QWEN3_NAMES,
         [*HEAD, *QWEN3_TEXT, *under("visual.", qwen_tower("linear_fc[12]", QWEN3_MERGER, [r"pos_embed\.weight"]))],
     ),
+    "Qwen3_5ForConditionalGeneration": Architecture(
+        "qwen3_vl.py", QWEN3_NAMES,
+        [*HEAD, *under("language_model.model.", hybrid_text_model()),
+         *under("visual.", qwen_tower("linear_fc[12]", QWEN3_MERGER, [r"pos_embed\.weight"]))],
+        skipped="mtp.",
+    ),
     "Gemma3ForConditionalGeneration": Architecture(
         "gemma3_mm.py", NEW_NAMES,
         [*HEAD, *GEMMA3_TEXT, *under("vision_tower.vision_model.", siglip()),
@@ -123,7 +146,8 @@ ARCHITECTURES = {
 
 def problems_of_checkpoint(config, names):
     architecture = ARCHITECTURES[config["architectures"][0]]
-    lost = sorted(name for name in names if architecture.find_position(name) is None)
+    loaded = [name for name in names if not (architecture.skipped and name.startswith(architecture.skipped))]
+    lost = sorted(name for name in loaded if architecture.find_position(name) is None)
     return [f"vLLM has no place for {len(lost)} tensors, such as {lost[0]}"] if lost else []
 
 

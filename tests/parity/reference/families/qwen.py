@@ -1,4 +1,4 @@
-"""Qwen2-VL, Qwen2.5-VL and Qwen3-VL. expected.safetensors has patches and positions:
+"""Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5. expected.safetensors has patches and positions:
 
     sample.I.pixel_values   float32 [patches, 3, frames · side, side]: the frames of a patch one above the other
     sample.I.position_ids   int64 [3, tokens]
@@ -58,7 +58,46 @@ TEXT_3 = {
     "num_key_value_heads": 1, "rms_norm_eps": 1e-6, "rope_theta": 5000000.0,
     "rope_scaling": {"mrope_interleaved": True, "mrope_section": [5, 4, 3], "rope_type": "default"}, "tie_word_embeddings": False,
 }
+VISION_3_5 = {
+    "depth": 2, "deepstack_visual_indexes": [], "hidden_act": "gelu_pytorch_tanh", "hidden_size": 16, "in_channels": 3,
+    "intermediate_size": 24, "model_type": "qwen3_5", "num_heads": 2, "num_position_embeddings": 36, "out_hidden_size": 24,
+    "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2,
+}
+# More value heads than key heads, of another size; 8 of 16 features of a head rotate.
+TEXT_3_5 = {
+    "attention_bias": False, "attention_dropout": 0.0, "attn_output_gate": True, "full_attention_interval": 3, "head_dim": 16,
+    "hidden_act": "silu", "hidden_size": 24, "intermediate_size": 20, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 16,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_value_head_dim": 12, "mamba_ssm_dtype": "float32",
+    "max_position_embeddings": 2048, "mlp_only_layers": [], "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False,
+    "num_attention_heads": 2, "num_hidden_layers": 3, "num_key_value_heads": 1, "rms_norm_eps": 1e-6,
+    "rope_parameters": {"mrope_interleaved": True, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5, "rope_theta": 1e7,
+                        "rope_type": "default"},
+    "tie_word_embeddings": False,
+}
 CASES = [
+    Case(
+        name="qwen3_5_images",
+        about="names and files of the published checkpoints, untied, with weights of multi-token prediction: text only, two images; "
+        "two gated delta nets before the attention",
+        shape=Shape(model_type="qwen3_5", layout="modules", seed=61, text=TEXT_3_5, vision=VISION_3_5, mtp=True),
+        samples=[WORDS, TWO], generate="two",
+    ),
+    Case(
+        name="qwen3_5_video",
+        about="files as transformers 5 saves them, tied, with biases of the attention: videos, one of them with an image, of which "
+        "the longer is sampled; as many key heads as value heads, a convolution of 3 rows, the attention first",
+        shape=Shape(
+            model_type="qwen3_5", layout="saved", seed=62,
+            text=TEXT_3_5 | {
+                "attention_bias": True, "layer_types": ["full_attention", "linear_attention"],
+                "linear_conv_kernel_dim": 3, "linear_num_key_heads": 2, "linear_num_value_heads": 2, "num_hidden_layers": 2,
+                "num_key_value_heads": 2, "tie_word_embeddings": True, "output_gate_type": "swish",
+                "partial_rotary_factor": 0.5},
+            vision=VISION_3_5 | {"num_position_embeddings": 25},
+            video_processor={"size": {"shortest_edge": 1024, "longest_edge": 3600}, "min_frames": 4, "max_frames": 7},
+        ),
+        samples=[MOVING, BOTH], generate="moving",
+    ),
     Case(
         name="qwen2_5_vl_windows",
         about="names and files of the published checkpoints, untied: images of different sizes, most of whose windows are cut off",

@@ -1,4 +1,4 @@
-"""A conversation for Qwen2-VL, Qwen2.5-VL or Qwen3-VL: text as its chat template writes it, token ids, the label mask, patches.
+"""A conversation for Qwen2-VL, Qwen2.5-VL, Qwen3-VL or Qwen3.5: text as its chat template writes it, token ids, the label mask, patches.
 
 Labels are the answer and <|im_end|>.
 """
@@ -12,6 +12,7 @@ import torch
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel
 
+from library import qwen_checkpoints
 from library.conversation import Encoded, chatml, label_mask, moved, process
 
 IMAGE, VIDEO = "<|vision_start|><|image_pad|><|vision_end|>", "<|vision_start|><|video_pad|><|vision_end|>"
@@ -122,7 +123,7 @@ def without_video_wrapper(text, spans):
 
 def encode(processor, shape, sample, root, turns=None, *, model):
     """With `turns`: only so many, and the generation prompt."""
-    is_qwen3 = shape.model_type == "qwen3_vl"
+    is_qwen3 = qwen_checkpoints.is_qwen3(shape)
     texts = [turn["value"] for turn in sample["conversations"]][:turns]
     texts[::2] = map(with_marks, texts[::2])
     text, spans = chatml(texts, "" if is_qwen3 else "You are a helpful assistant.")

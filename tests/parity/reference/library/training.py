@@ -6,6 +6,7 @@ they are constants of the model.
 """
 
 from dataclasses import dataclass, replace
+from types import MethodType
 
 import torch
 from torch.nn import functional
@@ -18,6 +19,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.qwen2_vl import modeling_qwen2_vl
 from transformers.models.qwen3.modeling_qwen3 import Qwen3RMSNorm
+from transformers.models.qwen3_5 import modeling_qwen3_5
 from transformers.models.qwen3_vl import modeling_qwen3_vl
 from transformers.models.smollm3.modeling_smollm3 import SmolLM3RMSNorm
 
@@ -26,7 +28,8 @@ NORMS = (
     LlamaRMSNorm, MistralRMSNorm, Qwen2RMSNorm, modeling_qwen2_5_vl.Qwen2_5_VLRMSNorm, modeling_qwen2_vl.Qwen2VLRMSNorm,
     Qwen3RMSNorm, modeling_qwen3_vl.Qwen3VLTextRMSNorm, InternVLVisionRMSNorm, SmolLM3RMSNorm,
 )
-TEXT_MODEL_TYPES = ("gemma3_text", "llama", "qwen3", "smollm3")
+TEXT_MODEL_TYPES = ("gemma3_text", "llama", "qwen3", "qwen3_5_text", "smollm3")
+L2_EPSILON = 1e-6  # of the norms of queries and keys in gated delta nets
 LEARNING_RATE = 1e-3
 WEIGHT_DECAY = 0.1
 MAX_GRAD_NORM = 1.0
@@ -87,8 +90,61 @@ def wide_rotary(q, k, cos, sin):
     return (q * cos) + (rotated(q) * sin), (k * cos) + (rotated(k) * sin)
 
 
+def wide_qwen_norm(self, x):
+    """Qwen3_5RMSNorm.forward without its cast to float32; in float32 it is the same."""
+    return self._norm(x) * (1.0 + self.weight)
+
+
+# The gated delta net of Qwen3.5 from its definition, row by row.
+
+
+def normalized(x):
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + L2_EPSILON)
+
+
+def delta_rule(query, key, value, log_decay, beta):
+    """Returns the output [rows, heads, value_dim] of the recurrence over the rows of one sample."""
+    state = torch.zeros(*key.shape[1:], value.shape[-1], dtype=value.dtype)
+    outputs = []
+    for q, k, v, g, b in zip(query, key, value, log_decay, beta):
+        state = state * g.exp()[:, None, None]
+        correction = (v - torch.einsum("hkv,hk->hv", state, k)) * b[:, None]
+        state = state + torch.einsum("hk,hv->hkv", k, correction)
+        outputs.append(torch.einsum("hkv,hk->hv", state, q))
+    return torch.stack(outputs)
+
+
+def wide_delta_net(self, hidden_states, cache=None, attention_mask=None, **kwargs):
+    """Qwen3_5GatedDeltaNet.forward for one sample without a cache."""
+    x = hidden_states[0]
+    channels = self.in_proj_qkv(x).T[None]
+    rows = functional.conv1d(channels, self.conv1d.weight, padding=self.conv_kernel_size - 1, groups=self.conv_dim)
+    rows = functional.silu(rows[0, :, : len(x)].T)
+    query, key, value = rows.split([self.key_dim, self.key_dim, self.value_dim], -1)
+    repeats = self.num_v_heads // self.num_k_heads
+    query, key = (normalized(part.unflatten(-1, (-1, self.head_k_dim))).repeat_interleave(repeats, 1) for part in (query, key))
+    output = delta_rule(
+        query * self.head_k_dim**-0.5,
+        key,
+        value.unflatten(-1, (-1, self.head_v_dim)),
+        -self.A_log.exp() * functional.softplus(self.in_proj_a(x) + self.dt_bias),
+        self.in_proj_b(x).sigmoid(),
+    )
+    normed = output * torch.rsqrt(output.square().mean(-1, keepdim=True) + self.norm.variance_epsilon) * self.norm.weight
+    gate = functional.silu(self.in_proj_z(x).unflatten(-1, (-1, self.head_v_dim)))
+    return self.out_proj((normed * gate).flatten(1))[None]
+
+
+def widen_delta_nets(model):
+    """Makes the gated delta nets of a model compute in its own type."""
+    for module in model.modules():
+        if isinstance(module, modeling_qwen3_5.Qwen3_5GatedDeltaNet):
+            module.forward = MethodType(wide_delta_net, module)
+
+
 modeling_gemma3.Gemma3RMSNorm.forward = wide_norm
-for modeling in (modeling_qwen2_vl, modeling_qwen2_5_vl, modeling_qwen3_vl):
+modeling_qwen3_5.Qwen3_5RMSNorm.forward = wide_qwen_norm
+for modeling in (modeling_qwen2_vl, modeling_qwen2_5_vl, modeling_qwen3_vl, modeling_qwen3_5):
     modeling.apply_rotary_pos_emb_vision = wide_rotary
 
 
@@ -97,6 +153,7 @@ def in_float64(model):
         for name, child in module.named_children():
             if isinstance(child, NORMS):
                 setattr(module, name, WideRMSNorm(child))
+    widen_delta_nets(model)
     return model.double()
 
 
