@@ -20,9 +20,10 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference" / "library"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "parity" / "reference"))
 
-import llava  # noqa: E402
+from library.conversation import image_paths  # noqa: E402
+from library.idefics3_format import to_messages  # noqa: E402
 
 IGNORED = -100
 
@@ -63,11 +64,11 @@ class Batches(torch.utils.data.Dataset):
         return self.make_batch(self.order[step])
 
     def make_batch(self, names):
-        return self.encode([llava.to_messages(self.samples[name]) for name in names], names)
+        return self.encode([to_messages(self.samples[name]) for name in names], names)
 
     def encode(self, conversations, names, **template_options):
         prompts = [self.processor.apply_chat_template(messages, **template_options) for messages in conversations]
-        paths = [llava.image_paths(self.samples[name], self.image_root) for name in names]
+        paths = [image_paths(self.samples[name], self.image_root) for name in names]
         images = [[Image.open(path).convert("RGB") for path in of_sample] for of_sample in paths]
         # Some templates already write the token that the tokenizer would prepend.
         has_beginning = prompts[0].startswith(self.processor.tokenizer.bos_token or "\0")

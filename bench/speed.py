@@ -161,6 +161,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vlmtrain", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("runs/bench").absolute(), help="workload and results")
+    parser.add_argument("--model", choices=["idefics3", "qwen3_5"], default="idefics3")
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--warmup", type=int, default=3)
@@ -174,12 +175,14 @@ def main():
     if not 1 <= arguments.warmup < arguments.steps:
         parser.error("--warmup must be at least 1 and less than --steps")
     arguments.work = arguments.work.absolute()
+    if arguments.model != "idefics3":
+        arguments.work /= arguments.model
     if arguments.equal_lengths:
         arguments.work /= "equal"
 
     if not (arguments.work / "train.json").exists():
         lengths = ["--equal-lengths"] if arguments.equal_lengths else []
-        subprocess.run([sys.executable, str(HERE / "make_workload.py"), *lengths, str(arguments.work)], check=True)
+        subprocess.run([sys.executable, str(HERE / "make_workload.py"), "--model", arguments.model, *lengths, str(arguments.work)], check=True)
     environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads), "OMP_WAIT_POLICY": "passive",
                                 "GOMP_SPINCOUNT": "1000", "HF_HUB_OFFLINE": "1"}
     pairs = []

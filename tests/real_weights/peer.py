@@ -76,9 +76,9 @@ class Peer:
         return self.to_device(batch)
 
     def batches_messages(self, record):
-        import llava
+        from library.idefics3_format import to_messages
 
-        return llava.to_messages(record)
+        return to_messages(record)
 
     @torch.no_grad()
     def answer(self, record, max_new_tokens):
