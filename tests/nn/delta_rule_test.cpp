@@ -62,15 +62,18 @@ StreamInputs make_inputs(int64_t rows, const DeltaRuleCase& test_case) {
 /// value_heads, value_dim] and the last states.
 std::pair<at::Tensor, at::Tensor> run_recurrence(const StreamInputs& inputs, const std::vector<int64_t>& lengths) {
   const int64_t ratio = kValueHeads / kKeyHeads;
-  const at::Tensor query = inputs.query.repeat_interleave(ratio, 1), key = inputs.key.repeat_interleave(ratio, 1);
+  // One gradient per tensor in place of one per row.
+  const auto query = inputs.query.repeat_interleave(ratio, 1).unbind(), value = inputs.value.unbind();
+  const auto key = inputs.key.repeat_interleave(ratio, 1).unbind();
+  const auto log_decay = inputs.log_decay.unbind(), beta = inputs.beta.unbind();
   std::vector<at::Tensor> outputs, states;
-  int64_t row = 0;
+  size_t row = 0;
   for (const int64_t length : lengths) {
-    at::Tensor state = at::zeros({kValueHeads, kKeyDim, kValueDim}, query.options());
+    at::Tensor state = at::zeros({kValueHeads, kKeyDim, kValueDim}, inputs.query.options());
     for (int64_t i = 0; i < length; ++i, ++row) {
-      state = state * inputs.log_decay[row].exp().view({-1, 1, 1});
+      state = state * log_decay[row].exp().view({-1, 1, 1});
       const at::Tensor prediction = at::einsum("hkv,hk->hv", {state, key[row]});
-      const at::Tensor correction = (inputs.value[row] - prediction) * inputs.beta[row].unsqueeze(-1);
+      const at::Tensor correction = (value[row] - prediction) * beta[row].unsqueeze(-1);
       state = state + at::einsum("hk,hv->hkv", {key[row], correction});
       outputs.push_back(at::einsum("hkv,hk->hv", {state, query[row]}));
     }
@@ -102,7 +105,7 @@ class DeltaRuleTest : public testing::TestWithParam<DeltaRuleParam> {};
 TEST_P(DeltaRuleTest, EqualsTheRecurrenceAndItsGradients) {
   const auto& [test_case, type] = GetParam();
   at::manual_seed(5);
-  const std::vector<int64_t> lengths{1, 130, 63, 64, 65, 300};
+  const std::vector<int64_t> lengths{1, 130, 63, 64, 65, 1000};
   const Segments segments = Segments::from_lengths(lengths, at::kCPU);
   const ChunkLayout layout = ChunkLayout::make(segments, /*num_history_rows=*/0, at::kCPU);
   StreamInputs inputs = make_inputs(segments.rows, test_case);
