@@ -249,8 +249,8 @@ GeneratedAnswer find_generated_answer(const jinja::RenderedText& rendering, cons
   if (!text.starts_with(prompt)) {
     if (fields.call_names.empty() && !contains(text, reasoning)) return {.notice_kinds = {kOmittedReasoning}};
     throw data_error(
-        "turn {}: the chat template writes other text before this answer than its generation prompt; set another {}, "
-        "or drop the record",
+        "turn {}: the chat template writes other text before this answer than its generation prompt; set "
+        "chat_template_kwargs of the record (such as {{\"enable_thinking\": true}}) or another {}, or drop the record",
         origin + 1, keys::data::kChatTemplate);
   }
   GeneratedAnswer answer;
