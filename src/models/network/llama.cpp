@@ -9,10 +9,8 @@
 #include <iterator>
 #include <utility>
 
-#include "models/checkpoints/config_checks.h"
 #include "models/network/mixers/mixers.h"
 #include "vlmtrain/base/error.h"
-#include "vlmtrain/io/json.h"
 #include "vlmtrain/nn/layers/activation.h"
 
 namespace vlmtrain::models {

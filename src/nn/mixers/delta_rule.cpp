@@ -207,13 +207,12 @@ DeltaRuleInputs delta_rule_backward(const DeltaRuleInputs& inputs, std::span<con
   const auto add_pair_decay_gradient = [&](const at::Tensor& weighted) {
     dcumulative.add_(weighted.sum(-1)).sub_(weighted.sum(-2));
   };
+  // Without the diagonal, where the decay is 1.
+  add_pair_decay_gradient((dattention * matrices.attention).tril_(-1));
   dattention.mul_(matrices.pair_decay);
   const at::Tensor dproducts = sum_value_heads(dattention, key_heads);
   result.query.add_(at::matmul(dproducts, inputs.key));
   result.key.add_(at::matmul(dproducts.mT(), inputs.query));
-  const at::Tensor query_products = at::matmul(inputs.query, inputs.key.mT());
-  // Without the diagonal, where the decay is 1.
-  add_pair_decay_gradient((group_heads(dattention, key_heads) * query_products.unsqueeze(2)).flatten(1, 2).tril_(-1));
   dattention.reset();
 
   // values = inverse · (β v) and state_reads = inverse · (β e^G k).

@@ -44,8 +44,8 @@ struct QueryKeyValue {
   at::Tensor key, value;  ///< [rows, num_key_value_heads, head_dim]
 };
 
-/// Splits x [rows, query | key | value] into heads and rotates queries and keys. For the backward pass it saves the
-/// table, but nothing of x.
+/// Splits x [rows, query | key | value] into heads and rotates queries and keys. For the backward
+/// pass it saves the table, but nothing of x.
 QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table);
 
 /// RMS norms of each head's query and key before their rotation (Yang et al. 2025, arXiv

@@ -46,8 +46,6 @@ class GatedDeltaNet {
   /// Does the same for one more row per sequence, and updates `state`.
   Output decode(const LinearInput& x, const DeltaNetState& state) const;
 
-  const GatedDeltaShape& shape() const { return shape_; }
-
  private:
   struct Projected;
   Projected project(const LinearInput& x) const;
