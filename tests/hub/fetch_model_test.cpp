@@ -30,22 +30,6 @@ class FetchModel : public HubTest {
     write_model("onnx/model.safetensors", "not needed");
   }
 
-  Snapshot fetch(const std::string& reference = "org/model", ModelFiles files = ModelFiles::kWithWeights,
-                 Freshness freshness = Freshness::kCached) const {
-    return fetch_model(settings_, parse_model_reference(reference), files, freshness);
-  }
-
-  /// Returns the error of fetch(reference).
-  UserError fail(const std::string& reference = "org/model") const {
-    try {
-      fetch(reference);
-    } catch (const UserError& error) {
-      return error;
-    }
-    ADD_FAILURE() << reference << " was fetched";
-    return {ExitCode::kSuccess, ""};
-  }
-
   static std::vector<std::string> list(const fs::path& path) {
     std::vector<std::string> names;
     for (const auto& entry : fs::recursive_directory_iterator(path)) {

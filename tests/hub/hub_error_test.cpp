@@ -22,21 +22,6 @@ class HubErrors : public HubTest {
     write_model("model.safetensors", std::string(100'000, 'w'));
   }
 
-  Snapshot fetch(const std::string& reference = "org/model") const {
-    return fetch_model(settings_, parse_model_reference(reference), ModelFiles::kWithWeights);
-  }
-
-  /// Returns the error of fetch(reference).
-  UserError fail(const std::string& reference = "org/model") const {
-    try {
-      fetch(reference);
-    } catch (const UserError& error) {
-      return error;
-    }
-    ADD_FAILURE() << reference << " was fetched";
-    return {ExitCode::kSuccess, ""};
-  }
-
   void set_token() {
     settings_.token = "hf_good";
     settings_.token_source = "HF_TOKEN";

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "io/temporary_folder.h"
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/hub/settings.h"
+#include "vlmtrain/hub/snapshot.h"
 #include "vlmtrain/io/file.h"
 
 namespace vlmtrain::hub {
@@ -99,6 +101,23 @@ class HubTest : public io::TemporaryFolderTest {
   }
   void set_faults(const nlohmann::json& faults) const { server_->set_faults(faults); }
   std::vector<nlohmann::json> requests() const { return server_->requests(); }
+
+  /// Fetches a model with its weights.
+  Snapshot fetch(const std::string& reference = "org/model", ModelFiles files = ModelFiles::kWithWeights,
+                 Freshness freshness = Freshness::kCached) const {
+    return fetch_model(settings_, parse_model_reference(reference), files, freshness);
+  }
+
+  /// Returns the error of fetch(reference).
+  UserError fail(const std::string& reference = "org/model") const {
+    try {
+      fetch(reference);
+    } catch (const UserError& error) {
+      return error;
+    }
+    ADD_FAILURE() << reference << " was fetched";
+    return {ExitCode::kSuccess, ""};
+  }
 
   HubSettings settings_;
 
