@@ -2,13 +2,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/einsum.h>
 #include <ATen/ops/eye.h>
 #include <ATen/ops/log_sigmoid.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -17,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "nn/delta_recurrence.h"
 #include "nn/mixers/triangular_inverse.h"
 #include "parity/deviations.h"
 #include "vlmtrain/nn/attention/attention.h"
@@ -58,28 +57,13 @@ StreamInputs make_inputs(int64_t rows, const DeltaRuleCase& test_case) {
   return inputs;
 }
 
-/// Computes the recurrence row by row, starting at state 0 in each segment: the output [rows,
-/// value_heads, value_dim] and the last states.
-std::pair<at::Tensor, at::Tensor> run_recurrence(const StreamInputs& inputs, const std::vector<int64_t>& lengths) {
+/// Computes run_recurrence() with the key heads repeated for the value heads.
+RecurrenceOutput run_recurrence(const StreamInputs& inputs, const std::vector<int64_t>& lengths) {
   const int64_t ratio = kValueHeads / kKeyHeads;
-  // One gradient per tensor in place of one per row.
-  const auto query = inputs.query.repeat_interleave(ratio, 1).unbind(), value = inputs.value.unbind();
-  const auto key = inputs.key.repeat_interleave(ratio, 1).unbind();
-  const auto log_decay = inputs.log_decay.unbind(), beta = inputs.beta.unbind();
-  std::vector<at::Tensor> outputs, states;
-  size_t row = 0;
-  for (const int64_t length : lengths) {
-    at::Tensor state = at::zeros({kValueHeads, kKeyDim, kValueDim}, inputs.query.options());
-    for (int64_t i = 0; i < length; ++i, ++row) {
-      state = state * log_decay[row].exp().view({-1, 1, 1});
-      const at::Tensor prediction = at::einsum("hkv,hk->hv", {state, key[row]});
-      const at::Tensor correction = (value[row] - prediction) * beta[row].unsqueeze(-1);
-      state = state + at::einsum("hk,hv->hkv", {key[row], correction});
-      outputs.push_back(at::einsum("hkv,hk->hv", {state, query[row]}));
-    }
-    states.push_back(state);
-  }
-  return {at::stack(outputs), at::stack(states)};
+  return run_recurrence(
+      RecurrenceInputs{inputs.query.repeat_interleave(ratio, 1), inputs.key.repeat_interleave(ratio, 1), inputs.value,
+                       inputs.log_decay, inputs.beta},
+      lengths);
 }
 
 /// Returns the rows of `x` in chunks, [chunks, heads, kChunkRows, …], in `type`.

@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/einsum.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/silu.h>
@@ -18,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/delta_recurrence.h"
 #include "parity/deviations.h"
 
 namespace vlmtrain::nn {
@@ -58,36 +58,32 @@ class GatedDeltaNetTest : public testing::Test {
     const auto normalize = [](const at::Tensor& heads) {
       return heads * (heads.square().sum(-1, true) + 1e-6).rsqrt();
     };
-    std::vector<at::Tensor> outputs;
+    std::vector<at::Tensor> activated;
     int64_t first = 0;
     for (const int64_t length : lengths) {
       const at::Tensor before = at::zeros({kNetShape.num_history_rows(), projected.size(1)}, projected.options());
       const at::Tensor rows = at::cat({before, projected.narrow(0, first, length)});
-      at::Tensor state = at::zeros({kNetShape.value_heads, kNetShape.key_dim, kNetShape.value_dim}, x.options());
       for (int64_t i = 0; i < length; ++i) {
-        const at::Tensor convolved =
-            (rows.narrow(0, i, kNetShape.kernel_size).t() * get("conv1d.weight").squeeze(1)).sum(1);
-        const at::Tensor activated = at::silu(convolved);
-        const auto get_heads = [&](int64_t column, int64_t heads, int64_t head_dim) {
-          return activated.narrow(0, column, heads * head_dim).view({heads, head_dim});
-        };
-        const at::Tensor query =
-            normalize(get_heads(0, kNetShape.key_heads, kNetShape.key_dim)).repeat_interleave(ratio, 0) /
-            std::sqrt(static_cast<double>(kNetShape.key_dim));
-        const at::Tensor key =
-            normalize(get_heads(key_columns, kNetShape.key_heads, kNetShape.key_dim)).repeat_interleave(ratio, 0);
-        const at::Tensor value = get_heads(2 * key_columns, kNetShape.value_heads, kNetShape.value_dim);
-        state = state * gates[first + i].exp().view({-1, 1, 1});
-        const at::Tensor correction = (value - at::einsum("hkv,hk->hv", {state, key})) * beta[first + i].unsqueeze(-1);
-        state = state + at::einsum("hk,hv->hkv", {key, correction});
-        const at::Tensor output = at::einsum("hkv,hk->hv", {state, query});
-        const at::Tensor normed =
-            output * (output.square().mean(-1, true) + kGatedNormEpsilon).rsqrt() * get("norm.weight");
-        outputs.push_back((normed * at::silu(output_gate[first + i])).flatten());
+        const at::Tensor window = rows.narrow(0, i, kNetShape.kernel_size);
+        activated.push_back(at::silu((window.t() * get("conv1d.weight").squeeze(1)).sum(1)));
       }
       first += length;
     }
-    return at::stack(outputs);
+    const auto get_heads = [channels = at::stack(activated)](int64_t column, int64_t heads, int64_t head_dim) {
+      return channels.narrow(1, column, heads * head_dim).unflatten(1, {heads, head_dim});
+    };
+    const at::Tensor query = normalize(get_heads(0, kNetShape.key_heads, kNetShape.key_dim)) /
+                             std::sqrt(static_cast<double>(kNetShape.key_dim));
+    const at::Tensor key = normalize(get_heads(key_columns, kNetShape.key_heads, kNetShape.key_dim));
+    const at::Tensor output =
+        run_recurrence(
+            RecurrenceInputs{query.repeat_interleave(ratio, 1), key.repeat_interleave(ratio, 1),
+                             get_heads(2 * key_columns, kNetShape.value_heads, kNetShape.value_dim), gates, beta},
+            lengths)
+            .value;
+    const at::Tensor normed =
+        output * (output.square().mean(-1, true) + kGatedNormEpsilon).rsqrt() * get("norm.weight");
+    return (normed * at::silu(output_gate)).flatten(1);
   }
 
   ParameterStore store_{at::TensorOptions(at::kDouble)};
