@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::hub {
 
@@ -17,8 +18,7 @@ constexpr const char* kSplitOfPatterns = "train";
 /// Returns the YAML between the lines "---" at the start of a text, or "".
 std::string extract_front_matter(std::string_view text) {
   constexpr std::string_view kMark = "---";
-  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  if (text.starts_with(io::kUtf8ByteOrderMark)) text.remove_prefix(io::kUtf8ByteOrderMark.size());
   if (!text.starts_with(kMark)) return "";
   const size_t begin = text.find('\n');
   const size_t end = begin == std::string_view::npos ? begin : text.find("\n---", begin);
