@@ -38,6 +38,7 @@ MODELS = {
     "llava-1.5-7b": Model(336, 576, 0),
     "qwen2.5-vl-7b": Model(672, 576, 2),
     "qwen3-vl-4b": Model(768, 576, 2),
+    "qwen3.5-4b": Model(768, 576, 2),
     "gemma-3-4b": Model(896, 256, 4),
     "internvl3-8b": Model(448, 256, 2),  # one tile, so no thumbnail
 }

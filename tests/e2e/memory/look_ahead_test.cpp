@@ -60,18 +60,37 @@ class LookAheadTest : public CommandTest {
   }
 };
 
+/// Expects exact predictions from step `first` on, except in steps in which run and look-ahead must
+/// differ.
+void expect_exact_forecasts(const std::vector<nlohmann::ordered_json>& steps, size_t first) {
+  for (size_t i = first - 1; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i]["predicted_peak_bytes"], steps[i]["reserved_peak_bytes"]) << steps[i]["step"];
+    EXPECT_EQ(steps[i]["predicted_allocated_peak_bytes"], steps[i]["allocated_peak_bytes"]) << steps[i]["step"];
+  }
+}
+
 TEST_F(LookAheadTest, ForecastsEveryStepExactly) {
   const Result result =
       train_on_test_gpu({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=12"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ASSERT_EQ(steps().size(), 12U);
-  for (const auto& step : steps()) {
-    EXPECT_EQ(step["predicted_peak_bytes"], step["reserved_peak_bytes"]) << step["step"];
-    EXPECT_EQ(step["predicted_allocated_peak_bytes"], step["allocated_peak_bytes"]) << step["step"];
-  }
+  expect_exact_forecasts(steps(), 1);
   const auto look_ahead = plan()["measured"]["look_ahead"];
   EXPECT_EQ(look_ahead["forecast_steps"], 12);
   EXPECT_EQ(look_ahead["worst_error"], 0.0);
+}
+
+/// The number of chunks, and with it the launches and tensors of a step, follows from the lengths of
+/// its samples.
+TEST_F(LookAheadTest, ForecastsStepsOfGatedDeltaNetsExactly) {
+  ASSERT_EQ(run({"init", "--preset", "qwen3.5-tiny", "--out", "delta-nets"}).exit_code, 0);
+  const Result result =
+      train_on_test_gpu({"model.path=delta-nets", "training.global_batch_size=8", "training.micro_batch_size=2",
+                         "memory.recompute=all", "training.max_steps=6"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  ASSERT_EQ(steps().size(), 6U);
+  expect_exact_forecasts(steps(), 1);
+  EXPECT_EQ(plan()["measured"]["look_ahead"]["forecast_steps"], 6);
 }
 
 /// Returns 12.5 for the label " all-reduces per step" in "… 12.5 all-reduces per step".
@@ -175,15 +194,6 @@ class EnvironmentSetting {
 
 /// A launch that only forward passes make.
 constexpr const char* kForwardLaunch = "launch@gather_kernel";
-
-/// Expects exact predictions from step `first` on, except in steps in which run and look-ahead must
-/// differ.
-void expect_exact_forecasts(const std::vector<nlohmann::ordered_json>& steps, size_t first) {
-  for (size_t i = first - 1; i < steps.size(); ++i) {
-    EXPECT_EQ(steps[i]["predicted_peak_bytes"], steps[i]["reserved_peak_bytes"]) << steps[i]["step"];
-    EXPECT_EQ(steps[i]["predicted_allocated_peak_bytes"], steps[i]["allocated_peak_bytes"]) << steps[i]["step"];
-  }
-}
 
 /// Callbacks of a checkpoint use the GPU, and the run empties its cache afterwards: the look-ahead
 /// must do the same. Two steps are submitted by then.

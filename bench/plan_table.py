@@ -1,0 +1,60 @@
+"""Plans presets on GPUs of several sizes and prints the predicted tokens per second as a Markdown table.
+
+    python bench/plan_table.py --vlmtrain build/release/vlmtrain qwen3.5-0.8b qwen3.5-2b
+
+Each cell is a plan with default settings for samples of one image of --image-size pixels. A hyphen means that the job does
+not fit, a row without any number that it fits no GPU of the table. No GPU is used; a cell takes some seconds.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+METHODS = {
+    "full": ["--finetune", "full"],
+    "LoRA": ["--finetune", "lora"],
+    "LoRA on NF4": ["--finetune", "lora", "--quantization", "nf4"],
+}
+GPU_GIGABYTES = [8, 16, 24, 48, 80, 141]
+DOES_NOT_FIT = 3  # exit code of vlmtrain plan
+GLOBAL_BATCH = 16
+
+
+def plan(arguments, preset, method, gigabytes):
+    """Returns the plan as JSON, also if the job does not fit."""
+    command = [
+        arguments.vlmtrain, "plan", "--model", preset, *METHODS[method], "--gpu-gb", str(gigabytes), "--images", "1",
+        "--image-size", str(arguments.image_size), "--text-tokens", str(arguments.text_tokens),
+        "--answer-tokens", str(arguments.text_tokens // 2), "--global-batch", str(GLOBAL_BATCH), "--json",
+    ]  # fmt: skip
+    environment = os.environ | {"VLMTRAIN_PAST_RUNS": "off"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, DOES_NOT_FIT):
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def describe(planned):
+    return f"{planned['tokens_per_second']:,.0f}" if planned["fits"] else "–"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("presets", nargs="+", metavar="PRESET")
+    parser.add_argument("--vlmtrain", required=True, help="the program")
+    parser.add_argument("--image-size", type=int, default=768, help="side of the image, in pixels")
+    parser.add_argument("--text-tokens", type=int, default=448, help="text tokens per sample; half are label tokens")
+    arguments = parser.parse_args()
+    print("| preset | method | " + " | ".join(f"{size} GB" for size in GPU_GIGABYTES) + " |")
+    print("|---" * (len(GPU_GIGABYTES) + 2) + "|")
+    for preset in arguments.presets:
+        for method in METHODS:
+            cells = [describe(plan(arguments, preset, method, size)) for size in GPU_GIGABYTES]
+            print(f"| {preset} | {method} | " + " | ".join(cells) + " |")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
