@@ -2,8 +2,8 @@
 
     python bench/plan_table.py --vlmtrain build/release/vlmtrain qwen3.5-0.8b qwen3.5-2b
 
-Each cell is a plan with default settings for samples of one image of --image-size pixels. A hyphen means that the job does
-not fit, a row without any number that it fits no GPU of the table. No GPU is used; a cell takes some seconds.
+Each cell is a plan with default settings for samples of one image of --image-size pixels. A dash means that the job does not
+fit. No GPU is used. A cell takes some seconds, longer if the job does not fit.
 """
 
 import argparse
