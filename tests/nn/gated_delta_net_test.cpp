@@ -25,10 +25,9 @@ namespace {
 
 constexpr int64_t kNetFeatures = 20;
 constexpr double kGatedNormEpsilon = 1e-5;
-constexpr GatedDeltaShape kNetShape{.key_heads = 2, .value_heads = 6, .key_dim = 8, .value_dim = 12, .kernel_size = 4};
 
-/// A gated delta net in fp64 with random parameters.
-class GatedDeltaNetTest : public testing::Test {
+/// A gated delta net in fp64 with random parameters and a convolution over GetParam() rows.
+class GatedDeltaNetTest : public testing::TestWithParam<int64_t> {
  protected:
   GatedDeltaNetTest() {
     at::manual_seed(9);
@@ -41,7 +40,7 @@ class GatedDeltaNetTest : public testing::Test {
 
   at::Tensor run(const at::Tensor& x, const Segments& segments) const {
     const auto layout =
-        std::make_shared<const ChunkLayout>(ChunkLayout::make(segments, kNetShape.num_history_rows(), at::kCPU));
+        std::make_shared<const ChunkLayout>(ChunkLayout::make(segments, shape_.num_history_rows(), at::kCPU));
     return net_(x, layout).value.value();
   }
 
@@ -52,19 +51,18 @@ class GatedDeltaNetTest : public testing::Test {
     const at::Tensor gates = (-get("A_log").exp() * at::softplus(x.mm(get("in_proj_a.weight").t()) + get("dt_bias")));
     const at::Tensor beta = at::sigmoid(x.mm(get("in_proj_b.weight").t()));
     const at::Tensor projected = x.mm(get("in_proj_qkv.weight").t());
-    const at::Tensor output_gate = x.mm(get("in_proj_z.weight").t()).view({x.size(0), -1, kNetShape.value_dim});
-    const int64_t key_columns = kNetShape.key_heads * kNetShape.key_dim,
-                  ratio = kNetShape.value_heads / kNetShape.key_heads;
+    const at::Tensor output_gate = x.mm(get("in_proj_z.weight").t()).view({x.size(0), -1, shape_.value_dim});
+    const int64_t key_columns = shape_.key_heads * shape_.key_dim, ratio = shape_.value_heads / shape_.key_heads;
     const auto normalize = [](const at::Tensor& heads) {
       return heads * (heads.square().sum(-1, true) + 1e-6).rsqrt();
     };
     std::vector<at::Tensor> activated;
     int64_t first = 0;
     for (const int64_t length : lengths) {
-      const at::Tensor before = at::zeros({kNetShape.num_history_rows(), projected.size(1)}, projected.options());
+      const at::Tensor before = at::zeros({shape_.num_history_rows(), projected.size(1)}, projected.options());
       const at::Tensor rows = at::cat({before, projected.narrow(0, first, length)});
       for (int64_t i = 0; i < length; ++i) {
-        const at::Tensor window = rows.narrow(0, i, kNetShape.kernel_size);
+        const at::Tensor window = rows.narrow(0, i, shape_.kernel_size);
         activated.push_back(at::silu((window.t() * get("conv1d.weight").squeeze(1)).sum(1)));
       }
       first += length;
@@ -72,27 +70,28 @@ class GatedDeltaNetTest : public testing::Test {
     const auto get_heads = [channels = at::stack(activated)](int64_t column, int64_t heads, int64_t head_dim) {
       return channels.narrow(1, column, heads * head_dim).unflatten(1, {heads, head_dim});
     };
-    const at::Tensor query = normalize(get_heads(0, kNetShape.key_heads, kNetShape.key_dim)) /
-                             std::sqrt(static_cast<double>(kNetShape.key_dim));
-    const at::Tensor key = normalize(get_heads(key_columns, kNetShape.key_heads, kNetShape.key_dim));
+    const at::Tensor query =
+        normalize(get_heads(0, shape_.key_heads, shape_.key_dim)) / std::sqrt(static_cast<double>(shape_.key_dim));
+    const at::Tensor key = normalize(get_heads(key_columns, shape_.key_heads, shape_.key_dim));
     const at::Tensor output =
-        run_recurrence(
-            RecurrenceInputs{query.repeat_interleave(ratio, 1), key.repeat_interleave(ratio, 1),
-                             get_heads(2 * key_columns, kNetShape.value_heads, kNetShape.value_dim), gates, beta},
-            lengths)
+        run_recurrence(RecurrenceInputs{query.repeat_interleave(ratio, 1), key.repeat_interleave(ratio, 1),
+                                        get_heads(2 * key_columns, shape_.value_heads, shape_.value_dim), gates, beta},
+                       lengths)
             .value;
     const at::Tensor normed =
         output * (output.square().mean(-1, true) + kGatedNormEpsilon).rsqrt() * get("norm.weight");
     return (normed * at::silu(output_gate)).flatten(1);
   }
 
+  const GatedDeltaShape shape_{
+      .key_heads = 2, .value_heads = 6, .key_dim = 8, .value_dim = 12, .kernel_size = GetParam()};
   ParameterStore store_{at::TensorOptions(at::kDouble)};
-  const GatedDeltaNet net_{ParameterScope(store_, Component::kLanguageModel, "linear_attn"), kNetFeatures, kNetShape,
+  const GatedDeltaNet net_{ParameterScope(store_, Component::kLanguageModel, "linear_attn"), kNetFeatures, shape_,
                            kGatedNormEpsilon};
   std::map<std::string, at::Tensor> parameters_;
 };
 
-TEST_F(GatedDeltaNetTest, EqualsItsDefinitionAndGradientsForPackedSegments) {
+TEST_P(GatedDeltaNetTest, EqualsItsDefinitionAndGradientsForPackedSegments) {
   const std::vector<int64_t> lengths{2, 70, 1, 64, 130};
   const Segments segments = Segments::from_lengths(lengths, at::kCPU);
   const at::Tensor x = at::randn({segments.rows, kNetFeatures}, at::kDouble).set_requires_grad(true);
@@ -113,7 +112,7 @@ TEST_F(GatedDeltaNetTest, EqualsItsDefinitionAndGradientsForPackedSegments) {
   }
 }
 
-TEST_F(GatedDeltaNetTest, GenerationContinuesFromTheStateOfThePrompts) {
+TEST_P(GatedDeltaNetTest, GenerationContinuesFromTheStateOfThePrompts) {
   const at::NoGradGuard no_gradients;
   constexpr int64_t kSteps = 5;
   // One prompt is shorter than the rows that the convolution reads.
@@ -121,7 +120,7 @@ TEST_F(GatedDeltaNetTest, GenerationContinuesFromTheStateOfThePrompts) {
   const Segments prompts = Segments::from_lengths(prompt_lengths, at::kCPU);
   const at::Tensor x = at::randn({lengths[0] + lengths[1], kNetFeatures}, at::kDouble);
   const at::Tensor expected = run_reference(x, lengths);
-  const auto layout = ChunkLayout::make(prompts, kNetShape.num_history_rows(), at::kCPU);
+  const auto layout = ChunkLayout::make(prompts, shape_.num_history_rows(), at::kCPU);
   DeltaNetState state;
   const at::Tensor prompt_rows =
       at::cat({x.narrow(0, 0, prompt_lengths[0]), x.narrow(0, lengths[0], prompt_lengths[1])});
@@ -136,18 +135,20 @@ TEST_F(GatedDeltaNetTest, GenerationContinuesFromTheStateOfThePrompts) {
   }
 }
 
-TEST_F(GatedDeltaNetTest, HasTheParametersOfTransformers) {
+TEST_P(GatedDeltaNetTest, HasTheParametersOfTransformers) {
   const std::map<std::string, std::vector<int64_t>> expected{{"in_proj_qkv.weight", {104, kNetFeatures}},
                                                              {"in_proj_z.weight", {72, kNetFeatures}},
                                                              {"in_proj_b.weight", {6, kNetFeatures}},
                                                              {"in_proj_a.weight", {6, kNetFeatures}},
-                                                             {"conv1d.weight", {104, 1, 4}},
+                                                             {"conv1d.weight", {104, 1, shape_.kernel_size}},
                                                              {"A_log", {6}},
                                                              {"dt_bias", {6}},
                                                              {"norm.weight", {12}}};
   EXPECT_EQ(parameters_.size(), expected.size());
   for (const auto& [name, sizes] : expected) EXPECT_EQ(get(name).sizes(), at::IntArrayRef(sizes)) << name;
 }
+
+INSTANTIATE_TEST_SUITE_P(KernelSizes, GatedDeltaNetTest, testing::Values(1, 4));
 
 }  // namespace
 }  // namespace vlmtrain::nn

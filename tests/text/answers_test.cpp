@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "text/test_data.h"
+#include "vlmtrain/io/file.h"
 #include "vlmtrain/text/chat_template.h"
 
 namespace vlmtrain::text {
@@ -209,6 +210,35 @@ TEST(Answers, OmittedTextGivesANotice) {
   const RenderedChat chat =
       dropping_template.render(std::vector<Turn>{question, {Role::kAssistant, "<think>Hm.</think>Yes"}}, false);
   EXPECT_EQ(chat.notices.at(0).example, "<think>Hm.</think>Yes");
+}
+
+TEST(Answers, TextAfterTheGenerationPromptGivesANotice) {
+  // As Qwen3.5's template: the prompt opens a block that `thinks: false` closes.
+  const ChatTemplate chat_template = make_template(
+      "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}"
+      "{% if m['role'] == 'assistant' %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{{ m['content'] + '<|im_end|>\n' }}"
+      "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}"
+      "{% if thinks is false %}{{ '\n</think>\n\n' }}{% endif %}{% endif %}");
+  const std::vector<Turn> turns{
+      {Role::kUser, "Red?"}, {Role::kAssistant, "Yes"}, {Role::kUser, "Big?"}, {Role::kAssistant, "No"}};
+  const std::vector<io::TemplateValue> opens{{"thinks", "true"}}, closes{{"thinks", "false"}};
+  const auto unlearned = ElementsAre("text between the generation prompt and an answer, which is not learned");
+  EXPECT_THAT(get_notice_kinds(chat_template.render(turns, false)), unlearned);
+  EXPECT_THAT(get_notice_kinds(chat_template.render(turns, false, opens)), unlearned);
+  EXPECT_THAT(get_notice_kinds(chat_template.render(turns, false, closes)), IsEmpty());
+  EXPECT_THAT(get_learned_texts(chat_template.render(turns, false, closes)),
+              ElementsAre("Yes<|im_end|>", "No<|im_end|>"));
+}
+
+TEST(Answers, PresetsOfQwen35AskAsTheyTrain) {
+  const ChatTemplate chat_template =
+      make_template(io::read_file(VLMTRAIN_SOURCE_DIR "/configs/models/qwen3.5-tiny/chat_template.jinja"));
+  const std::vector<Turn> turns{{Role::kUser, "Red?"}, {Role::kAssistant, "Yes"}};
+  const std::vector<io::TemplateValue> variables{{"enable_thinking", "false"}};
+  const RenderedChat chat = chat_template.render(turns, false, variables);
+  EXPECT_THAT(chat.notices, IsEmpty());
+  const std::string prompt = chat_template.render({turns.data(), 1}, true, variables).text;
+  EXPECT_EQ(chat.text, prompt + "Yes<|im_end|>\n");
 }
 
 TEST(Answers, AnswersWithoutEndOfTurnGiveANotice) {

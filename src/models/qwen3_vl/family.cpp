@@ -28,7 +28,7 @@ using nlohmann::json;
 namespace {
 
 LlamaConfig read_text_config(const json& text_config, const Variant& variant, const std::string& source) {
-  if (text_config.contains("num_experts")) {
+  if (text_config.contains("num_experts") && text_config.at("num_experts") != 0) {
     throw data_error("{}: num_experts is not supported: {}", source, variant.moe_reason);
   }
   json text{{"rope_theta", variant.rope_theta}, {"max_position_embeddings", variant.max_positions}};

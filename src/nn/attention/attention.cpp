@@ -205,6 +205,17 @@ at::Tensor composite_attention(const at::Tensor& query, const at::Tensor& key, c
   return at::matmul(weights, value.transpose(1, 2)).transpose(1, 2);
 }
 
+/// Throws UserError (kBadData) for heads that ATen's kernels for GPUs do not support: their rows must
+/// be whole vectors of 16 bytes.
+void check_gpu_head_dim(const at::Tensor& query) {
+  const int64_t multiple = 16 / query.element_size();
+  if (query.size(-1) % multiple == 0) return;
+  throw data_error(
+      "the model has attention heads of {} features; GPUs need a multiple of {}, so use another checkpoint or --device "
+      "cpu",
+      query.size(-1), multiple);
+}
+
 }  // namespace
 
 Segments Segments::from_lengths(std::vector<int64_t> lengths, at::Device device) {
@@ -276,6 +287,7 @@ at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::T
   VLMTRAIN_CHECK(!window || (is_causal && *window > 0),
                  "a sliding window requires causal attention and at least one row");
   if (window && segments.max_length <= *window) window.reset();
+  if (query.is_cuda()) check_gpu_head_dim(query);
   const bool uses_flash_kernel = query.is_cuda() && has_flash_kernel(query);
   if (window && !uses_flash_kernel) return windowed_attention(query, key, value, segments, *window);
   if (query.is_cuda()) {

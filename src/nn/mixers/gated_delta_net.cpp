@@ -140,7 +140,7 @@ at::Tensor copy_last_rows(const at::Tensor& rows, const Segments& segments, int6
   const auto device = rows.device();
   const at::Tensor selected = rows.index_select(0, memory::copy_to_device(indices, device));
   const at::Tensor is_row = memory::copy_to_device(at::tensor(factors), device).unsqueeze(1);
-  return (selected * is_row.to(rows.scalar_type())).view({std::ssize(segments.lengths), count, -1});
+  return (selected * is_row.to(rows.scalar_type())).view({std::ssize(segments.lengths), count, rows.size(1)});
 }
 
 }  // namespace

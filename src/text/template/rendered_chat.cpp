@@ -55,8 +55,9 @@ class RenderedChatBuilder {
         AnswerSpans answer = find_answer_spans(rendering_, static_cast<int>(i), turn_text, traits_, settings_);
         if (!answer.is_complete) add_omission_notice(turn, chat.notices);
         if (answer.spans.empty()) continue;  // the template omits this turn
-        spans = extend_answer_spans(std::move(answer.spans),
-                                    find_answer_begin(answer.spans.front().begin, i, variables), is_last_answer);
+        spans = extend_answer_spans(
+            std::move(answer.spans),
+            find_answer_begin(answer.spans.front().begin, i, is_last_answer, variables, chat.notices), is_last_answer);
       }
       has_answer = true;
       has_end_of_turn = has_end_of_turn || ends_with_end_of_turn(spans.back());
@@ -135,20 +136,38 @@ class RenderedChatBuilder {
                      turn + 1, keys::data::kChatTemplate);
   }
 
-  /// Returns the begin of the answer of turn `i`, whose text begins at `offset`: the begin of the white
-  /// space that the model has to generate. The prompt is rendered only if variables of the record may
-  /// change it.
-  size_t find_answer_begin(size_t offset, size_t i, std::span<const io::TemplateValue> variables) const {
-    const auto is_own_variable = [](const io::TemplateValue& variable) { return variable.name != "tools"; };
-    if (std::ranges::any_of(variables, is_own_variable)) {
+  /// Returns the text between the generation prompt and the answer of turn `i`, whose text begins at
+  /// `offset`. Returns nothing if other text precedes the answer. The prompt is rendered only if
+  /// variables of the record may change it.
+  std::optional<std::string_view> find_text_after_prompt(size_t offset, size_t i, bool is_prompt_fixed) const {
+    const std::string_view text = std::string_view(rendering_.text).substr(0, offset);
+    if (!is_prompt_fixed) {
       const std::string prompt = render_turns_(i, /*add_generation_prompt=*/true);
-      if (prompt.size() <= offset && rendering_.text.starts_with(prompt)) {
-        const std::string_view leading_text =
-            std::string_view(rendering_.text).substr(prompt.size(), offset - prompt.size());
-        return count_leading_white_space(leading_text) == leading_text.size() ? prompt.size() : offset;
-      }
+      return text.starts_with(prompt) ? std::optional(text.substr(prompt.size())) : std::nullopt;
     }
-    return offset - compute_leading_space_length(offset);
+    const std::string& prompt = traits_.generation_prompt;
+    const size_t begin = prompt.empty() ? std::string_view::npos : text.rfind(prompt);
+    return begin == std::string_view::npos ? std::nullopt : std::optional(text.substr(begin + prompt.size()));
+  }
+
+  /// Returns the begin of the answer of turn `i`, whose text begins at `offset`: the begin of the white
+  /// space that the model has to generate. Adds a notice if the template writes other text between the
+  /// generation prompt and the last answer: evaluations and `generate` continue the prompt itself.
+  size_t find_answer_begin(size_t offset, size_t i, bool is_last_answer, std::span<const io::TemplateValue> variables,
+                           std::vector<io::Notice>& notices) const {
+    const bool is_prompt_fixed =
+        std::ranges::all_of(variables, [](const io::TemplateValue& variable) { return variable.name == "tools"; });
+    const auto text_after_prompt =
+        is_prompt_fixed && !is_last_answer ? std::nullopt : find_text_after_prompt(offset, i, is_prompt_fixed);
+    const bool is_white_space =
+        text_after_prompt && count_leading_white_space(*text_after_prompt) == text_after_prompt->size();
+    if (is_last_answer && text_after_prompt && !is_white_space &&
+        !is_generated({offset - text_after_prompt->size(), offset})) {
+      notices.push_back(
+          {"text between the generation prompt and an answer, which is not learned", make_excerpt(*text_after_prompt)});
+    }
+    if (is_prompt_fixed || !text_after_prompt) return offset - compute_leading_space_length(offset);
+    return is_white_space ? offset - text_after_prompt->size() : offset;
   }
 
   /// Returns the spans of an answer, extended to `begin` and by the end of turn after it.
@@ -264,6 +283,13 @@ class RenderedChatBuilder {
       if (removed.end < end) remaining.push_back({{removed.end, end}, answer.weight});
     }
     return remaining;
+  }
+
+  /// Returns whether a `generation` block has written the whole of `span`.
+  bool is_generated(const TextSpan& span) const {
+    return std::ranges::any_of(rendering_.generated_spans, [&span](const jinja::GeneratedSpan& generated_span) {
+      return generated_span.begin <= span.begin && span.end <= generated_span.end;
+    });
   }
 
   /// Returns the length of the white space before `offset` that the model has to generate.

@@ -155,16 +155,7 @@ class TemplateProbe {
     const std::string text_after_prompt = text_before_answer.substr(prompt.size());
     if (count_leading_white_space(text_after_prompt) == text_after_prompt.size()) {
       traits_.answer_leading_space = text_after_prompt;
-    } else if (!is_generated(rendering, {prompt.size(), text_before_answer.size()})) {
-      traits_.notes.push_back(fmt::format("it writes \"{}\" between its prompt and an answer, which is not learned",
-                                          make_excerpt(text_after_prompt)));
     }
-  }
-
-  static bool is_generated(const jinja::RenderedText& rendering, const TextSpan& span) {
-    return std::ranges::any_of(rendering.generated_spans, [&span](const jinja::GeneratedSpan& generated_span) {
-      return generated_span.begin <= span.begin && span.end <= generated_span.end;
-    });
   }
 
   static std::string make_tail_excerpt(const std::string& text) {

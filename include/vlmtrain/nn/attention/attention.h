@@ -38,7 +38,8 @@ struct Segments {
 /// head_dim]. `is_causal`: a row attends to itself and the rows before it. `window`, with
 /// `is_causal` only: a row attends to the last `window` rows including itself (Jiang et al. 2023,
 /// arXiv 2310.06825). Throws InternalError if rows or heads do not match, or for a window without
-/// `is_causal`.
+/// `is_causal`. Throws UserError (kBadData) on CUDA if the rows of a head are not whole vectors of 16
+/// bytes.
 ///
 /// dtype and device determine the kernel, so a dry run measures its memory. On CUDA, bf16 and fp16
 /// use variable-length flash attention; fp32, and fp16 below sm_80, use the memory-efficient
