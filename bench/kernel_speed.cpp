@@ -168,6 +168,9 @@ void benchmark_cross_entropy(const KernelBenchmark& benchmark) {
                 [&] { kernels::cross_entropy(logits, labels, 1, {}, /*compute_gradient=*/false); });
   benchmark.run("cross_entropy and gradient", 2 * tensor_bytes,
                 [&] { kernels::cross_entropy(logits, labels, 1, {}, /*compute_gradient=*/true); });
+  constexpr double kSoftCap = 30;  // Gemma's
+  benchmark.run("cross_entropy and gradient, soft cap", 2 * tensor_bytes,
+                [&] { kernels::cross_entropy(logits, labels, 1, {}, /*compute_gradient=*/true, kSoftCap); });
 }
 
 void benchmark_adamw(const KernelBenchmark& benchmark) {

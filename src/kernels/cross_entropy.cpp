@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/log_softmax.h>
+#include <ATen/ops/tanh.h>
 
 #include "kernels/launch.h"
 #include "kernels/self_test.h"
@@ -12,7 +13,7 @@
 namespace vlmtrain::kernels {
 
 CrossEntropyResult cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
-                                 const at::Tensor& row_factors, bool compute_gradient) {
+                                 const at::Tensor& row_factors, bool compute_gradient, double logit_soft_cap) {
   const int64_t rows = logits.size(0);
   // One allocation for both results.
   const at::Tensor outputs = at::empty({2, rows, 1}, logits.options().dtype(at::kFloat));
@@ -28,6 +29,7 @@ CrossEntropyResult cross_entropy(const at::Tensor& logits, const at::Tensor& lab
                        .labels = labels.const_data_ptr<int64_t>(),
                        .row_factors = row_factors.defined() ? row_factors.const_data_ptr<float>() : nullptr,
                        .factor = static_cast<float>(factor),
+                       .logit_soft_cap = static_cast<float>(logit_soft_cap),
                        .cross_entropy = result.cross_entropy.mutable_data_ptr<float>(),
                        .is_correct = result.is_correct.mutable_data_ptr<float>()});
   return result;
@@ -36,13 +38,16 @@ CrossEntropyResult cross_entropy(const at::Tensor& logits, const at::Tensor& lab
 namespace reference {
 
 CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
-                                      const at::Tensor& row_factors) {
-  const at::Tensor logits_fp64 = logits.to(at::kDouble), label = labels.unsqueeze(1);
+                                      const at::Tensor& row_factors, double logit_soft_cap) {
+  const at::Tensor label = labels.unsqueeze(1);
+  at::Tensor logits_fp64 = logits.to(at::kDouble);
+  if (logit_soft_cap > 0) logits_fp64 = at::tanh(logits_fp64 / logit_soft_cap) * logit_soft_cap;
   const at::Tensor log_softmax = at::log_softmax(logits_fp64, 1);
   at::Tensor logits_gradient = log_softmax.exp();
   logits_gradient.scatter_add_(1, label, at::full_like(label, -1, logits_gradient.options()));
   logits_gradient.mul_(factor);
   if (row_factors.defined()) logits_gradient.mul_(row_factors.unsqueeze(1));
+  if (logit_soft_cap > 0) logits_gradient.mul_(1 - (logits_fp64 / logit_soft_cap).square_());
   const at::Tensor max_logit = logits_fp64.amax(1, /*keepdim=*/true);
   return {log_softmax.gather(1, label).neg_().to(at::kFloat), logits_fp64.gather(1, label).eq(max_logit).to(at::kFloat),
           logits_gradient.to(logits.scalar_type())};
@@ -52,15 +57,18 @@ CrossEntropyAndGradient cross_entropy(const at::Tensor& logits, const at::Tensor
 
 std::vector<ComparedTensors> test_cross_entropy(RandomInputs& inputs, const KernelTestSizes& sizes) {
   std::vector<ComparedTensors> compared_tensors;
+  constexpr double kSoftCap = 1.5;  // saturates some of the inputs
   for (const int64_t columns : sizes.columns) {
-    at::Tensor logits = inputs.make_tensor({sizes.rows, columns});
-    const at::Tensor row_factors = inputs.make_fp32_tensor({sizes.rows});
-    const at::Tensor labels = at::arange(sizes.rows, logits.options().dtype(at::kLong));
-    const auto expected = reference::cross_entropy(logits, labels, 1, row_factors);
-    const auto actual = cross_entropy(logits, labels, 1, row_factors, /*compute_gradient=*/true);
-    compared_tensors.push_back({actual.cross_entropy, expected.cross_entropy});
-    compared_tensors.push_back({actual.is_correct, expected.is_correct});
-    compared_tensors.push_back({logits, expected.logits_gradient});
+    for (const double logit_soft_cap : {0.0, kSoftCap}) {
+      const at::Tensor logits = inputs.make_tensor({sizes.rows, columns});
+      const at::Tensor row_factors = inputs.make_fp32_tensor({sizes.rows});
+      const at::Tensor labels = at::arange(sizes.rows, logits.options().dtype(at::kLong));
+      const auto expected = reference::cross_entropy(logits, labels, 1, row_factors, logit_soft_cap);
+      const auto actual = cross_entropy(logits, labels, 1, row_factors, /*compute_gradient=*/true, logit_soft_cap);
+      compared_tensors.push_back({actual.cross_entropy, expected.cross_entropy});
+      compared_tensors.push_back({actual.is_correct, expected.is_correct});
+      compared_tensors.push_back({logits, expected.logits_gradient});
+    }
   }
   return compared_tensors;
 }

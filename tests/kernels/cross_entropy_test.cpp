@@ -14,11 +14,11 @@ class CrossEntropyKernel : public EmulatedKernelTest {
     at::manual_seed(1);
   }
 
-  static void compare(const at::Tensor& logits, const at::Tensor& labels, double factor,
-                      const at::Tensor& row_factors) {
-    const auto expected = reference::cross_entropy(logits, labels, factor, row_factors);
+  static void compare(const at::Tensor& logits, const at::Tensor& labels, double factor, const at::Tensor& row_factors,
+                      double logit_soft_cap = 0) {
+    const auto expected = reference::cross_entropy(logits, labels, factor, row_factors, logit_soft_cap);
     const at::Tensor gradient = logits.clone();
-    const auto actual = cross_entropy(gradient, labels, factor, row_factors, /*compute_gradient=*/true);
+    const auto actual = cross_entropy(gradient, labels, factor, row_factors, /*compute_gradient=*/true, logit_soft_cap);
     expect_close(actual.cross_entropy, expected.cross_entropy);
     EXPECT_TRUE(at::equal(actual.is_correct, expected.is_correct));
     expect_close(gradient, expected.logits_gradient);
@@ -34,6 +34,23 @@ TEST_P(CrossEntropyKernel, MatchesAten) {
       compare(logits, labels, 0.25, at::rand({3}));
     }
   }
+}
+
+TEST_P(CrossEntropyKernel, MatchesAtenWithASoftCap) {
+  for (const auto dtype : kTypes) {
+    for (const int64_t vocabulary : {1, 33, 4097, 8192}) {
+      for (const double logit_soft_cap : {2.0, 30.0}) {
+        const at::Tensor logits = at::randn({3, vocabulary}).mul_(4).to(dtype);
+        compare(logits, at::randint(vocabulary, {3}, at::kLong), 0.25, at::rand({3}), logit_soft_cap);
+      }
+    }
+  }
+}
+
+/// The derivative must not become negative or NaN where tanh rounds to 1.
+TEST_P(CrossEntropyKernel, SoftCapBoundsInfiniteLogits) {
+  const at::Tensor logits = at::tensor({-INFINITY, 100.0F, INFINITY, -3e4F, 0.0F}).repeat({2, 7});
+  compare(logits, at::tensor({2, 4}, at::kLong), 1, {}, /*logit_soft_cap=*/3);
 }
 
 TEST_P(CrossEntropyKernel, MarksCorrectLabels) {
@@ -56,19 +73,21 @@ TEST_P(CrossEntropyKernel, LargeLogitsDoNotOverflow) {
 
 TEST_P(CrossEntropyKernel, GradientMatchesFiniteDifferences) {
   constexpr double kStep = 1e-2;
-  const at::Tensor logits = at::randn({2, 9}), labels = at::tensor({4, 0}, at::kLong),
-                   row_factors = at::tensor({0.5F, 2.0F});
-  const at::Tensor gradient = logits.clone();
-  cross_entropy(gradient, labels, 1, row_factors, /*compute_gradient=*/true);
-  for (int64_t i = 0; i < logits.numel(); ++i) {
-    const auto compute_perturbed_loss = [&](double delta) {
-      const at::Tensor perturbed = logits.clone();
-      perturbed.view(-1)[i] += delta;
-      const auto rows = cross_entropy(perturbed, labels, 1, row_factors, /*compute_gradient=*/false);
-      return (rows.cross_entropy.view(-1) * row_factors).sum().item<double>();
-    };
-    EXPECT_NEAR(gradient.view(-1)[i].item<double>(),
-                (compute_perturbed_loss(kStep) - compute_perturbed_loss(-kStep)) / (2 * kStep), 2e-4);
+  for (const double logit_soft_cap : {0.0, 1.5}) {
+    const at::Tensor logits = at::randn({2, 9}), labels = at::tensor({4, 0}, at::kLong),
+                     row_factors = at::tensor({0.5F, 2.0F});
+    const at::Tensor gradient = logits.clone();
+    cross_entropy(gradient, labels, 1, row_factors, /*compute_gradient=*/true, logit_soft_cap);
+    for (int64_t i = 0; i < logits.numel(); ++i) {
+      const auto compute_perturbed_loss = [&](double delta) {
+        const at::Tensor perturbed = logits.clone();
+        perturbed.view(-1)[i] += delta;
+        const auto rows = cross_entropy(perturbed, labels, 1, row_factors, /*compute_gradient=*/false, logit_soft_cap);
+        return (rows.cross_entropy.view(-1) * row_factors).sum().item<double>();
+      };
+      EXPECT_NEAR(gradient.view(-1)[i].item<double>(),
+                  (compute_perturbed_loss(kStep) - compute_perturbed_loss(-kStep)) / (2 * kStep), 2e-4);
+    }
   }
 }
 

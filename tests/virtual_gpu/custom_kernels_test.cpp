@@ -51,8 +51,9 @@ TEST(CustomKernelsOnGpu, TakeOneLaunchEach) {
   gated_activation(x, GateActivation::kSilu);
   gated_activation_backward(at::empty({5, 32}, x.options()), x, GateActivation::kGeluTanh);
   cross_entropy(x, at::empty({5}, options.dtype(at::kLong)), 1, {}, /*compute_gradient=*/true);
+  cross_entropy(x, at::empty({5}, options.dtype(at::kLong)), 1, {}, /*compute_gradient=*/true, /*logit_soft_cap=*/30);
   const auto after = counters();
-  EXPECT_EQ(after.num_launches - before.num_launches, 3U);
+  EXPECT_EQ(after.num_launches - before.num_launches, 4U);
   EXPECT_EQ(after.num_rejected_launches, before.num_rejected_launches);
 }
 

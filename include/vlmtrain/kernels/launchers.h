@@ -87,8 +87,9 @@ struct RopeArgs {
   Heads query, key, value;
 };
 
-/// Arguments of the cross-entropy of each row of logits with its label. The gradient overwrites the
-/// logits: (softmax − one-hot) · factor · row factor.
+/// Arguments of the cross-entropy of each row of logits with its label. With a cap, the softmax is
+/// that of y = cap · tanh(logit / cap). The gradient overwrites the logits: (softmax − one-hot) ·
+/// factor · row factor, with a cap also · (1 − (y / cap)²).
 struct CrossEntropyArgs {
   ElementType element;
   bool compute_gradient;  ///< whether to overwrite the logits with their gradient
@@ -97,8 +98,9 @@ struct CrossEntropyArgs {
   const int64_t* labels;     ///< [rows], each in [0, vocabulary)
   const float* row_factors;  ///< [rows]; null: 1
   float factor;
+  float logit_soft_cap;  ///< positive, or 0: no cap
   float* cross_entropy;  ///< [rows]
-  float* is_correct;     ///< [rows]: 1 if no logit is larger than the label's, else 0
+  float* is_correct;     ///< [rows]: 1 if no logit, after the cap, is larger than the label's, else 0
 };
 
 /// The gain by which a norm multiplies its result: weight, or 1 + weight.

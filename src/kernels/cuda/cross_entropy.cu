@@ -31,24 +31,49 @@ __device__ __forceinline__ ExpSum sum_over_warp(ExpSum value) {
   return value;
 }
 
-template <class T, int kPackSize>
+// Functions of a logit and their derivatives. A kernel of its own for each keeps the instructions
+// without a cap free of branches.
+
+struct NoSoftCap {
+  __device__ __forceinline__ explicit NoSoftCap(const CrossEntropyArgs& /*args*/) {}
+  __device__ __forceinline__ float value(float logit) const { return logit; }
+  __device__ __forceinline__ float derivative(float /*logit*/) const { return 1; }
+};
+
+/// cap · tanh(logit / cap).
+struct SoftCap {
+  float cap, reciprocal;
+
+  __device__ __forceinline__ explicit SoftCap(const CrossEntropyArgs& args)
+      : cap(args.logit_soft_cap), reciprocal(1 / args.logit_soft_cap) {}
+  __device__ __forceinline__ float value(float logit) const { return cap * tanhf(logit * reciprocal); }
+  __device__ __forceinline__ float derivative(float logit) const {
+    const float tanh = tanhf(logit * reciprocal);
+    return 1 - tanh * tanh;
+  }
+};
+
+template <class T, int kPackSize, class Cap>
 __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropyArgs args) {
   VLMTRAIN_SHARED(float, max_by_warp, kWarpsPerBlock);
   VLMTRAIN_SHARED(float, sum_by_warp, kWarpsPerBlock);
   const int64_t row = blockIdx.x;
   T* const logits = static_cast<T*>(args.logits) + row * args.vocabulary;
   const int64_t label = args.labels[row];
-  const float label_logit = to_float(logits[label]);
+  const Cap cap(args);
+  const float label_logit = cap.value(to_float(logits[label]));
 
   ExpSum thread_sum;
   VLMTRAIN_UNROLL_4
   for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < args.vocabulary;
        column += kThreadsPerBlock * kPackSize) {
     const auto packed = load<kPackSize>(logits + column);
+    float values[kPackSize];
+    for (int i = 0; i < kPackSize; ++i) values[i] = cap.value(to_float(packed.values[i]));
     ExpSum pack;
-    for (int i = 0; i < kPackSize; ++i) pack.max = fmaxf(pack.max, to_float(packed.values[i]));
+    for (int i = 0; i < kPackSize; ++i) pack.max = fmaxf(pack.max, values[i]);
     const float shift = pack.max == -INFINITY ? 0 : pack.max;  // −∞ − (−∞) would be NaN; NaN stays NaN
-    for (int i = 0; i < kPackSize; ++i) pack.sum += expf(to_float(packed.values[i]) - shift);
+    for (int i = 0; i < kPackSize; ++i) pack.sum += expf(values[i] - shift);
     thread_sum = merge(thread_sum, pack);
   }
   thread_sum = sum_over_warp(thread_sum);
@@ -72,8 +97,10 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropyArgs ar
        column += kThreadsPerBlock * kPackSize) {
     auto pack = load<kPackSize>(logits + column);
     for (int i = 0; i < kPackSize; ++i) {
-      const float probability = expf(to_float(pack.values[i]) - row_sum.max - log_sum_exp);
-      pack.values[i] = from_float<T>((probability - (column + i == label ? 1.0F : 0.0F)) * factor);
+      const float logit = to_float(pack.values[i]);
+      const float probability = expf(cap.value(logit) - row_sum.max - log_sum_exp);
+      const float gradient = (probability - (column + i == label ? 1.0F : 0.0F)) * factor;
+      pack.values[i] = from_float<T>(gradient * cap.derivative(logit));
     }
     store<kPackSize>(logits + column, pack);
   }
@@ -81,8 +108,9 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropyArgs ar
 
 template <class T, int kPackSize>
 int launch_kernel(const CrossEntropyArgs& args, void* stream) {
-  return launch(cross_entropy_kernel<T, kPackSize>, Dim3{static_cast<unsigned>(args.rows), 1, 1},
-                Dim3{kThreadsPerBlock, 1, 1}, stream, args);
+  const auto kernel = args.logit_soft_cap > 0 ? cross_entropy_kernel<T, kPackSize, SoftCap>
+                                              : cross_entropy_kernel<T, kPackSize, NoSoftCap>;
+  return launch(kernel, Dim3{static_cast<unsigned>(args.rows), 1, 1}, Dim3{kThreadsPerBlock, 1, 1}, stream, args);
 }
 
 }  // namespace
