@@ -226,7 +226,7 @@ class RecordingModel final : public models::VisionLanguageModel {
     positions.push_back(batch.position_ids);
     return {.hidden_states = at::zeros({request.positions.numel(), 2})};
   }
-  const at::Tensor& output_weight() const override { return weight_; }
+  nn::OutputProjection output_projection() const override { return {.weight = weight_}; }
   int64_t num_vision_blocks() const override { return 0; }
   int64_t num_language_blocks() const override { return 0; }
 

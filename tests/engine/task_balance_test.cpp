@@ -57,7 +57,7 @@ TEST(GradNorm, MatchesThePaperByAutograd) {
     const PerTaskLossSums sums({.num_tasks = tasks, .weights = weights, .measure_gradient_norms = true}, output.size(1),
                                at::kCPU);
     const auto label_task_indices = step["tasks"].get<std::vector<int64_t>>();
-    nn::linear_cross_entropy(parse_matrix(step["hidden"]), output,
+    nn::linear_cross_entropy(parse_matrix(step["hidden"]), {output},
                              at::tensor(step["labels"].get<std::vector<int64_t>>(), at::kLong),
                              static_cast<double>(label_task_indices.size()), /*chunk_rows=*/2,
                              sums.make_per_task_loss(at::tensor(label_task_indices, at::kLong)));

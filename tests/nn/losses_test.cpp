@@ -65,7 +65,7 @@ class PerTaskLossTest : public testing::TestWithParam<int64_t> {
 
 TEST_P(PerTaskLossTest, WeightsEachRow) {
   const auto actual =
-      linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), make_per_task_loss(true, true));
+      linear_cross_entropy(hidden_, {weight_}, labels_, kNormalizer, GetParam(), make_per_task_loss(true, true));
   const auto expected = (cross_entropy(hidden_) * row_weights_).sum() / kNormalizer;
   EXPECT_NEAR(actual.item<double>(), expected.item<double>(), 1e-6);
   const auto actual_gradients = torch::autograd::grad({actual * 3}, {hidden_, weight_});
@@ -76,7 +76,7 @@ TEST_P(PerTaskLossTest, WeightsEachRow) {
 
 TEST_P(PerTaskLossTest, SumsPerTask) {
   const auto tasks = make_per_task_loss(true, false);
-  linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), tasks);
+  linear_cross_entropy(hidden_, {weight_}, labels_, kNormalizer, GetParam(), tasks);
   const auto entropies = cross_entropy(hidden_);
   const auto is_right = at::matmul(hidden_, weight_.t()).argmax(1).eq(labels_).to(at::kFloat);
   ASSERT_GE(is_right.sum().item<double>(), 5);
@@ -87,7 +87,7 @@ TEST_P(PerTaskLossTest, SumsPerTask) {
     EXPECT_EQ(tasks.sums.select(0, task).select(0, 1).item<double>(), (is_right * members).sum().item<double>());
   }
   const auto sums_after_first_call = tasks.sums.clone();
-  linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), tasks);
+  linear_cross_entropy(hidden_, {weight_}, labels_, kNormalizer, GetParam(), tasks);
   EXPECT_LT(relative_difference(tasks.sums, sums_after_first_call * 2), 1e-6) << "sums of a second call are added";
 }
 
@@ -97,7 +97,7 @@ TEST_P(PerTaskLossTest, GivesScaleGradientsPerTask) {
   for (const bool is_weighted : {false, true}) {
     for (const bool is_trained : {false, true}) {
       const auto tasks = make_per_task_loss(is_weighted, true);
-      const auto loss = linear_cross_entropy(is_trained ? hidden_ : hidden_.detach(), weight_.detach(), labels_,
+      const auto loss = linear_cross_entropy(is_trained ? hidden_ : hidden_.detach(), {weight_.detach()}, labels_,
                                              kNormalizer, GetParam(), tasks);
       EXPECT_EQ(loss.requires_grad(), is_trained);
       const auto scale = at::ones({8}).set_requires_grad(true);
@@ -113,9 +113,9 @@ TEST_P(PerTaskLossTest, GivesScaleGradientsPerTask) {
 }
 
 TEST_P(PerTaskLossTest, PerTaskSumsDoNotChangeTheLoss) {
-  const auto plain = linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam());
+  const auto plain = linear_cross_entropy(hidden_, {weight_}, labels_, kNormalizer, GetParam());
   const auto with_sums =
-      linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), make_per_task_loss(false, false));
+      linear_cross_entropy(hidden_, {weight_}, labels_, kNormalizer, GetParam(), make_per_task_loss(false, false));
   EXPECT_EQ(with_sums.item<double>(), plain.item<double>());
   const auto expected = torch::autograd::grad({plain}, {hidden_, weight_});
   const auto actual = torch::autograd::grad({with_sums}, {hidden_, weight_});
@@ -137,7 +137,7 @@ TEST_P(PerTaskLossTest, LabelWeightsGiveTheWeightedMean) {
   const at::Tensor entropies =
       -at::log_softmax(at::matmul(hidden, output.t()), 1).gather(1, labels_.unsqueeze(1)).squeeze(1);
   const at::Tensor expected = (entropies * weights.to(at::kDouble)).sum() / weight_sum;
-  const at::Tensor actual = linear_cross_entropy(hidden_, weight_, labels_, weight_sum, GetParam(), weights);
+  const at::Tensor actual = linear_cross_entropy(hidden_, {weight_}, labels_, weight_sum, GetParam(), weights);
   EXPECT_NEAR(actual.item<double>(), expected.item<double>(), 5e-7 * expected.item<double>());
   const auto actual_gradients = torch::autograd::grad({actual}, {hidden_, weight_});
   const auto expected_gradients = torch::autograd::grad({expected}, {hidden, output});
@@ -147,8 +147,8 @@ TEST_P(PerTaskLossTest, LabelWeightsGiveTheWeightedMean) {
 
 TEST_P(PerTaskLossTest, LabelWeightsOfOneKeepTheLoss) {
   const at::Tensor ones = at::ones({kLabels});
-  const auto plain = linear_cross_entropy(hidden_, weight_, labels_, kLabels, GetParam());
-  EXPECT_EQ(linear_cross_entropy(hidden_, weight_, labels_, kLabels, GetParam(), ones).item<double>(),
+  const auto plain = linear_cross_entropy(hidden_, {weight_}, labels_, kLabels, GetParam());
+  EXPECT_EQ(linear_cross_entropy(hidden_, {weight_}, labels_, kLabels, GetParam(), ones).item<double>(),
             plain.item<double>());
 }
 
@@ -156,7 +156,7 @@ TEST_P(PerTaskLossTest, LabelWeightsOfOneKeepTheLoss) {
 TEST_P(PerTaskLossTest, LabelWeightsMultiplyThoseOfTasks) {
   const at::Tensor weights = make_label_weights();
   const auto tasks = make_per_task_loss(true, true);
-  const auto actual = linear_cross_entropy(hidden_, weight_, labels_, kNormalizer, GetParam(), tasks, weights);
+  const auto actual = linear_cross_entropy(hidden_, {weight_}, labels_, kNormalizer, GetParam(), tasks, weights);
   const auto expected = (cross_entropy(hidden_) * row_weights_ * weights).sum() / kNormalizer;
   EXPECT_NEAR(actual.item<double>(), expected.item<double>(), 1e-6);
   const auto actual_gradients = torch::autograd::grad({actual}, {hidden_, weight_});
@@ -177,7 +177,7 @@ TEST_P(PerTaskLossTest, LabelWeightsMultiplyThoseOfTasks) {
 }
 
 TEST_P(PerTaskLossTest, LabelWeightsMustMatchTheLabels) {
-  EXPECT_THROW(linear_cross_entropy(hidden_, weight_, labels_, kLabels, GetParam(), at::ones({kLabels - 1})),
+  EXPECT_THROW(linear_cross_entropy(hidden_, {weight_}, labels_, kLabels, GetParam(), at::ones({kLabels - 1})),
                InternalError);
 }
 

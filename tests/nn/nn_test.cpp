@@ -163,7 +163,7 @@ TEST_P(FusedLossTest, EqualsProjectionAndCrossEntropyForEveryChunking) {
   const auto hidden = random_leaf({13, 8});
   const auto weight = random_leaf({31, 8});
   const auto labels = at::randint(31, {13}, at::kLong);
-  const auto loss = linear_cross_entropy(hidden, weight, labels, 40.0, GetParam()) * 3;
+  const auto loss = linear_cross_entropy(hidden, {weight}, labels, 40.0, GetParam()) * 3;
   const auto expected = at::cross_entropy_loss(at::mm(hidden, weight.t()), labels, {}, at::Reduction::Sum) / 40.0 * 3;
   EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-6);
   const auto actual_grads = torch::autograd::grad({loss}, {hidden, weight});
@@ -184,9 +184,9 @@ TEST(FusedLoss, KeepsSmallGradientsInFp16) {
   constexpr double kManyLabels = 1e6;
   constexpr double kScale = 1 << 20;
   const auto expected_grads =
-      torch::autograd::grad({linear_cross_entropy(hidden, weight, labels, kManyLabels, 16)}, {hidden, weight});
+      torch::autograd::grad({linear_cross_entropy(hidden, {weight}, labels, kManyLabels, 16)}, {hidden, weight});
   const auto actual_grads =
-      torch::autograd::grad({linear_cross_entropy(half_hidden, half_weight, labels, kManyLabels, 16)},
+      torch::autograd::grad({linear_cross_entropy(half_hidden, {half_weight}, labels, kManyLabels, 16)},
                             {half_hidden, half_weight}, {at::full({}, kScale)});
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(actual_grads[i].scalar_type(), at::kHalf);
@@ -199,7 +199,7 @@ TEST(FusedLoss, KeepsSmallGradientsInFp16) {
 TEST(FusedLoss, AddsUpManyRowsInFp16) {
   const auto hidden = at::full({2048, 8}, 60.0, at::kHalf);
   const auto weight = at::zeros({4, 8}, at::kHalf).set_requires_grad(true);
-  const auto loss = linear_cross_entropy(hidden, weight, at::zeros({2048}, at::kLong), 2048.0, 2048);
+  const auto loss = linear_cross_entropy(hidden, {weight}, at::zeros({2048}, at::kLong), 2048.0, 2048);
   const auto gradient = torch::autograd::grad({loss}, {weight})[0].to(at::kDouble);
   EXPECT_NEAR(gradient[0][0].item<double>(), -0.75 * 60, 0.1);
   EXPECT_NEAR(gradient[1][0].item<double>(), 0.25 * 60, 0.1);
@@ -209,9 +209,9 @@ TEST(FusedLoss, SkipsUnneededGradients) {
   const auto hidden = random_leaf({3, 4});
   const auto frozen = at::randn({5, 4});
   const auto labels = at::zeros({3}, at::kLong);
-  const auto loss = linear_cross_entropy(hidden, frozen, labels, 3.0, 2);
+  const auto loss = linear_cross_entropy(hidden, {frozen}, labels, 3.0, 2);
   EXPECT_TRUE(torch::autograd::grad({loss}, {hidden})[0].defined());
-  EXPECT_FALSE(linear_cross_entropy(hidden.detach(), frozen, labels, 3.0, 2).requires_grad());
+  EXPECT_FALSE(linear_cross_entropy(hidden.detach(), {frozen}, labels, 3.0, 2).requires_grad());
 }
 
 TEST(Recompute, GivesTheSameLossAndGradientsWithDropoutInside) {

@@ -13,6 +13,7 @@
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model_settings.h"
 #include "vlmtrain/nn/generation_cache.h"
+#include "vlmtrain/nn/layers/output_projection.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models {
@@ -104,8 +105,10 @@ class VisionLanguageModel {
   virtual at::Tensor compute_mask_logits(const data::MaskBatch& masks, const at::Tensor& hidden,
                                          int64_t images_per_pass) const;
 
-  /// Returns the output projection, [vocabulary, hidden]. Logits are hidden · weightᵀ.
-  virtual const at::Tensor& output_weight() const = 0;
+  /// Returns the projection from hidden states to logits. The model owns its weight.
+  virtual nn::OutputProjection output_projection() const = 0;
+  /// Returns the weight of the output projection, [vocabulary, hidden].
+  const at::Tensor& output_weight() const { return output_projection().weight; }
 
   /// Return the number of blocks of the vision tower and of the language model, the units of
   /// activation checkpointing (RecomputeBlockCounts).

@@ -39,7 +39,9 @@ at::Tensor compute_losses(const models::VisionLanguageModel& model, const data::
   const at::Tensor sums = at::zeros({batch.samples, 2}, at::TensorOptions(at::kFloat).device(device));
   // The weight is detached, because the loss would otherwise compute its gradient in the forward
   // pass.
-  nn::linear_cross_entropy(hidden, model.output_weight().detach(), batch.labels, /*normalizer=*/1, loss_chunk_rows,
+  const nn::OutputProjection projection = model.output_projection();
+  const at::Tensor weight = projection.weight.detach();
+  nn::linear_cross_entropy(hidden, {weight, projection.logit_soft_cap}, batch.labels, /*normalizer=*/1, loss_chunk_rows,
                            {.task_one_hot = batch.label_task_indices.eq(sample_indices).to(at::kFloat),
                             .weights = {},
                             .sums = sums,

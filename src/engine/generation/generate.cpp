@@ -23,7 +23,7 @@
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/memory/device_copy.h"
 #include "vlmtrain/nn/generation_cache.h"
-#include "vlmtrain/nn/layers/matmul.h"
+#include "vlmtrain/nn/layers/output_projection.h"
 
 namespace vlmtrain::engine {
 
@@ -150,7 +150,7 @@ at::Tensor compute_next_logits(const models::VisionLanguageModel& model, std::sp
     const auto output =
         model.compute_hidden_states(batch, is_prefill ? concat_image_features(sequences) : models::ImageFeatures(),
                                     {.positions = last_token_rows}, cache);
-    logits = nn::matmul_transposed(output.hidden_states, model.output_weight()).to(at::kFloat);
+    logits = nn::compute_logits(output.hidden_states, model.output_projection());
   });
   return logits;
 }

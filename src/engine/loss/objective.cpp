@@ -56,10 +56,10 @@ TextLoss::TextLoss(const models::VisionLanguageModel& model, double label_weight
 at::Tensor TextLoss::forward(const at::Tensor& hidden, const data::MicroBatch& batch) {
   const memory::ComponentScope loss_scope(memory::Component::kLoss);
   if (!per_task_loss_sums_) {
-    return nn::linear_cross_entropy(hidden, model_.output_weight(), batch.labels, label_weight_sum_, loss_chunk_rows_,
-                                    batch.label_weights);
+    return nn::linear_cross_entropy(hidden, model_.output_projection(), batch.labels, label_weight_sum_,
+                                    loss_chunk_rows_, batch.label_weights);
   }
-  return nn::linear_cross_entropy(hidden, model_.output_weight(), batch.labels, label_weight_sum_, loss_chunk_rows_,
+  return nn::linear_cross_entropy(hidden, model_.output_projection(), batch.labels, label_weight_sum_, loss_chunk_rows_,
                                   per_task_loss_sums_->make_per_task_loss(batch.label_task_indices),
                                   batch.label_weights);
 }

@@ -85,7 +85,7 @@ class LlamaForCausalLm final : public TextOnlyModel {
     return text_.compute_hidden_states(batch, image_features, request, recompute_block_counts().language_counts(),
                                        cache);
   }
-  const at::Tensor& output_weight() const override { return text_.output_weight(); }
+  nn::OutputProjection output_projection() const override { return text_.output_projection(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }
 
  private:
@@ -104,7 +104,7 @@ class Gemma3ForCausalLm final : public TextOnlyModel {
                                     const OutputRequest& request, nn::GenerationCache* cache) const override {
     return text_(batch, image_features, request, recompute_block_counts().language_counts(), cache);
   }
-  const at::Tensor& output_weight() const override { return text_.output_weight(); }
+  nn::OutputProjection output_projection() const override { return text_.output_projection(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }
 
  private:

@@ -69,7 +69,7 @@ class TextModel {
                          const OutputRequest& request, const TowerRecomputeCounts& recomputed_blocks,
                          nn::GenerationCache* cache) const;
 
-  const at::Tensor& output_weight() const { return output_weight_; }
+  nn::OutputProjection output_projection() const { return {.weight = output_weight_}; }
   int64_t num_blocks() const { return blocks_.size(); }
 
  private:
@@ -110,7 +110,7 @@ class Model final : public VisionLanguageModel {
   ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::GenerationCache* cache) const override;
-  const at::Tensor& output_weight() const override { return text_.output_weight(); }
+  nn::OutputProjection output_projection() const override { return text_.output_projection(); }
   int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }
   std::string get_checkpoint_tensor_name(const std::string& parameter) const override {

@@ -82,7 +82,7 @@ class CausalLlama {
     return text_(batch, image_features, request, recomputed_blocks, cache);
   }
 
-  const at::Tensor& output_weight() const { return output_weight_; }
+  nn::OutputProjection output_projection() const { return {.weight = output_weight_}; }
   int64_t num_blocks() const { return text_.num_blocks(); }
 
  private:

@@ -78,7 +78,7 @@ class Model final : public VisionLanguageModel {
   ImageFeatures get_image_features(const VisionInput& vision, bool with_patch_features) const override;
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::GenerationCache* cache) const override;
-  const at::Tensor& output_weight() const override { return text_.output_weight(); }
+  nn::OutputProjection output_projection() const override { return text_.output_projection(); }
   int64_t num_vision_blocks() const override { return tower_.num_blocks(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }
 

@@ -11,6 +11,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/tanh_backward.h>
 #include <ATen/ops/upsample_bilinear2d.h>
 #include <ATen/ops/upsample_bilinear2d_backward.h>
 #include <ATen/ops/zeros.h>
@@ -58,6 +59,7 @@ struct ChunkLossArgs {
   at::Tensor labels;       ///< int64 [rows, 1]
   at::Tensor row_weights;  ///< fp32 [rows, 1], or undefined
   double divisor;          ///< of the gradient
+  double logit_soft_cap;   ///< of the OutputProjection
   bool needs_gradient;     ///< of the logits
   bool needs_accuracy;     ///< whether to set ChunkLoss::is_correct
 };
@@ -65,13 +67,24 @@ struct ChunkLossArgs {
 /// The results of one chunk of rows.
 struct ChunkLoss {
   at::Tensor cross_entropy, is_correct;  ///< fp32 [rows, 1]; is_correct may be undefined if not requested
-  /// (softmax − one-hot) · weight / divisor: the gradient of the loss with respect to the logits in
-  /// their dtype, rounded once. Undefined unless requested. May share memory with the logits.
+  /// (softmax − one-hot) · weight / divisor, times the derivative of a soft cap: the gradient of the
+  /// loss with respect to the logits in their dtype, rounded once. Undefined unless requested. May
+  /// share memory with the logits.
   at::Tensor logits_gradient;
 };
 
 ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkLossArgs& args) {
-  const at::Tensor scores = logits.to(at::kFloat);
+  at::Tensor scores = logits.to(at::kFloat);
+  at::Tensor tanh;  // of logits / cap, saved for the gradient
+  if (args.logit_soft_cap > 0) {
+    scores.div_(args.logit_soft_cap).tanh_();
+    if (args.needs_gradient) {
+      tanh = scores;
+      scores = tanh * args.logit_soft_cap;
+    } else {
+      scores.mul_(args.logit_soft_cap);
+    }
+  }
   log_softmax_in_place(scores);
   ChunkLoss loss;
   loss.cross_entropy = scores.gather(1, args.labels).neg_();
@@ -81,6 +94,7 @@ ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkLossArgs&
   }
   if (!args.needs_gradient) return loss;
   scores.exp_().scatter_add_(1, args.labels, at::full({scores.size(0), 1}, -1.0, scores.options()));
+  if (tanh.defined()) at::tanh_backward_out(scores, scores, tanh);
   const at::Tensor factors = args.row_weights.defined() ? args.row_weights / args.divisor
                                                         : at::full({1, 1}, 1.0 / args.divisor, scores.options());
   loss.logits_gradient = scale_scores(logits, scores, factors);
@@ -88,7 +102,8 @@ ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkLossArgs&
 }
 
 ChunkLoss compute_chunk_loss_fused(const at::Tensor& logits, const ChunkLossArgs& args) {
-  auto rows = kernels::cross_entropy(logits, args.labels, 1 / args.divisor, args.row_weights, args.needs_gradient);
+  auto rows = kernels::cross_entropy(logits, args.labels, 1 / args.divisor, args.row_weights, args.needs_gradient,
+                                     args.logit_soft_cap);
   return {rows.cross_entropy, rows.is_correct, logits};
 }
 
@@ -131,8 +146,9 @@ at::Tensor multiply_weights(const at::Tensor& left, const at::Tensor& right) {
 
 struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropyFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
-                            const at::Tensor& weight, const at::Tensor& labels, double normalizer, int64_t chunk_rows,
-                            const PerTaskLoss* per_task, const at::Tensor* label_weights) {
+                            const at::Tensor& weight, double logit_soft_cap, const at::Tensor& labels,
+                            double normalizer, int64_t chunk_rows, const PerTaskLoss* per_task,
+                            const at::Tensor* label_weights) {
     const bool needs_scale_gradients = per_task != nullptr && per_task->feature_scale_gradients.defined();
     const bool needs_hidden_gradient = hidden.requires_grad() || needs_scale_gradients;
     const bool needs_weight_gradient = weight.requires_grad();
@@ -156,6 +172,7 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
           .labels = chunk_labels,
           .row_weights = multiply_weights(chunk_label_weights, tasks ? tasks->weights() : at::Tensor()),
           .divisor = divisor,
+          .logit_soft_cap = logit_soft_cap,
           .needs_gradient = needs_hidden_gradient || needs_weight_gradient,
           .needs_accuracy = tasks.has_value()};
       const at::Tensor logits = matmul_transposed(chunk, weight);
@@ -205,20 +222,21 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
       if (deferred_divisor > 0) return gradient.to(at::kFloat).mul_(factor).to(at::kHalf);
       return gradient.mul_(factor);
     };
-    return {scale_saved_gradient("hidden_gradient"), scale_saved_gradient("weight_gradient"), {}, {}, {}, {}, {}};
+    return {scale_saved_gradient("hidden_gradient"), scale_saved_gradient("weight_gradient"), {}, {}, {}, {}, {}, {}};
   }
 };
 
-at::Tensor compute_linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
-                                        double normalizer, int64_t chunk_rows, const PerTaskLoss* per_task,
-                                        const at::Tensor& label_weights) {
+at::Tensor compute_linear_cross_entropy(const at::Tensor& hidden, const OutputProjection& projection,
+                                        const at::Tensor& labels, double normalizer, int64_t chunk_rows,
+                                        const PerTaskLoss* per_task, const at::Tensor& label_weights) {
   VLMTRAIN_CHECK(hidden.size(0) > 0 && hidden.size(0) == labels.size(0),
                  "linear_cross_entropy: got {} hidden states for {} labels", hidden.size(0), labels.size(0));
   VLMTRAIN_CHECK(per_task == nullptr || per_task->task_one_hot.size(1) == labels.size(0),
                  "expected task_one_hot for {1} labels, got {0}", per_task->task_one_hot.size(1), labels.size(0));
   VLMTRAIN_CHECK(!label_weights.defined() || label_weights.numel() == labels.numel(),
                  "linear_cross_entropy: got {} weights for {} labels", label_weights.numel(), labels.numel());
-  return LinearCrossEntropyFunction::apply(hidden, weight, labels, normalizer, chunk_rows, per_task, &label_weights);
+  return LinearCrossEntropyFunction::apply(hidden, projection.weight, projection.logit_soft_cap, labels, normalizer,
+                                           chunk_rows, per_task, &label_weights);
 }
 
 constexpr double kDiceSmoothing = 1e-5;  // MONAI's smooth_nr and smooth_dr
@@ -308,15 +326,15 @@ struct MaskLossFunction : torch::autograd::Function<MaskLossFunction> {
 
 }  // namespace
 
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const OutputProjection& projection, const at::Tensor& labels,
                                 double normalizer, int64_t chunk_rows, const at::Tensor& label_weights) {
-  return compute_linear_cross_entropy(hidden, weight, labels, normalizer, chunk_rows, nullptr, label_weights);
+  return compute_linear_cross_entropy(hidden, projection, labels, normalizer, chunk_rows, nullptr, label_weights);
 }
 
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const OutputProjection& projection, const at::Tensor& labels,
                                 double normalizer, int64_t chunk_rows, const PerTaskLoss& per_task,
                                 const at::Tensor& label_weights) {
-  return compute_linear_cross_entropy(hidden, weight, labels, normalizer, chunk_rows, &per_task, label_weights);
+  return compute_linear_cross_entropy(hidden, projection, labels, normalizer, chunk_rows, &per_task, label_weights);
 }
 
 MaskLoss mask_loss(const at::Tensor& logits, const at::Tensor& targets,

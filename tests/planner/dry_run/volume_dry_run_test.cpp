@@ -45,7 +45,7 @@ class VolumeModel final : public models::VisionLanguageModel {
                                             nn::GenerationCache* /*cache*/) const override {
     return {.hidden_states = image_features.features.index_select(0, request.positions)};
   }
-  const at::Tensor& output_weight() const override { return output_; }
+  nn::OutputProjection output_projection() const override { return {.weight = output_}; }
   int64_t num_vision_blocks() const override { return 0; }
   int64_t num_language_blocks() const override { return 0; }
 

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "vlmtrain/nn/layers/output_projection.h"
+
 namespace vlmtrain::nn {
 
 /// Weights and sums by task for linear_cross_entropy(), which adds to `sums` and
@@ -23,20 +25,20 @@ struct PerTaskLoss {
   at::Tensor feature_scale_gradients;
 };
 
-/// Returns Σ cross-entropy(hidden · weightᵀ, labels) / normalizer, an fp32 scalar.
+/// Returns Σ cross-entropy(logits, labels) / normalizer, an fp32 scalar.
 ///
-/// `hidden` [labels, features] are the hidden states that predict the labels; `weight` [vocabulary,
-/// features]; `labels` int64 [labels]. Logits exist for `chunk_rows` rows at a time. The forward
-/// pass also computes the gradients of `hidden` and `weight`; softmax is computed in fp32. The
-/// result may be differentiated once. `label_weights` fp32 [labels] multiply the cross-entropy of
-/// each label; undefined: all 1. `normalizer` is the sum of the label weights of the global batch,
-/// so the losses of micro-batches add up. Throws InternalError without labels, or if the numbers of
-/// rows, labels and weights differ.
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+/// `hidden` [labels, features] are the hidden states that predict the labels; `projection` gives
+/// their logits; `labels` int64 [labels]. Logits exist for `chunk_rows` rows at a time. The forward
+/// pass also computes the gradients of `hidden` and of the projection's weight; soft cap and softmax
+/// are computed in fp32. The result may be differentiated once. `label_weights` fp32 [labels]
+/// multiply the cross-entropy of each label; undefined: all 1. `normalizer` is the sum of the label
+/// weights of the global batch, so the losses of micro-batches add up. Throws InternalError without
+/// labels, or if the numbers of rows, labels and weights differ.
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const OutputProjection& projection, const at::Tensor& labels,
                                 double normalizer, int64_t chunk_rows, const at::Tensor& label_weights = {});
 
 /// Returns the same, with the labels also weighted and the sums updated as in `per_task`.
-at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+at::Tensor linear_cross_entropy(const at::Tensor& hidden, const OutputProjection& projection, const at::Tensor& labels,
                                 double normalizer, int64_t chunk_rows, const PerTaskLoss& per_task,
                                 const at::Tensor& label_weights = {});
 
