@@ -3,10 +3,10 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/mm.h>
 #include <gtest/gtest.h>
 
 #include "parity/case.h"
+#include "parity/logits.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/generation_cache.h"
@@ -35,7 +35,7 @@ TEST_P(CachedSteps, MatchFullForward) {
   const auto model = reference.load_model();
   const auto samples = reference.samples();
   const auto compute_logits = [&](const ModelOutput& output) {
-    return at::mm(output.hidden_states, model->output_weight().t());
+    return parity::compute_logits(*model, output.hidden_states);
   };
   constexpr int64_t kSteps = 12;
 

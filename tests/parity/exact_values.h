@@ -2,7 +2,6 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/matmul.h>
 
 #include <algorithm>
 #include <map>
@@ -12,6 +11,7 @@
 
 #include "engine/small_step.h"
 #include "parity/deviations.h"
+#include "parity/logits.h"
 #include "parity/stored_tensor.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/step/step.h"
@@ -42,7 +42,7 @@ class ExactValues {
   ExactValues(const models::VisionLanguageModel& model, std::span<const data::Sample> samples) {
     const auto batch = data::collate(samples);
     const auto output = model.forward(batch, {.positions = batch.label_positions});
-    const at::Tensor logits = at::matmul(output.hidden_states, model.output_weight().t());
+    const at::Tensor logits = compute_logits(model, output.hidden_states);
     const at::Tensor loss = at::cross_entropy_loss(logits, batch.labels);
     loss.backward();
     logits_ = logits.detach();

@@ -3,7 +3,6 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/dot.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/mm.h>
 #include <ATen/ops/sin.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,6 +15,7 @@
 #include "parity/deviations.h"
 #include "parity/distinct_samples.h"
 #include "parity/exact_values.h"
+#include "parity/logits.h"
 #include "parity/tiny_preset.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/generation/generate.h"
@@ -64,7 +64,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
   at::Tensor compute_logits(const models::VisionLanguageModel& model) const {
     const at::NoGradGuard no_gradients;
     const auto batch = data::collate(samples_);
-    return at::mm(model.forward(batch, {.positions = batch.label_positions}).hidden_states, model.output_weight().t());
+    return parity::compute_logits(model, model.forward(batch, {.positions = batch.label_positions}).hidden_states);
   }
 
   double compute_loss(const models::VisionLanguageModel& model) const {
@@ -75,7 +75,7 @@ class FamilyCapabilities : public testing::TestWithParam<std::string> {
     const at::NoGradGuard no_gradients;
     const auto batch = data::collate(samples);
     const auto hidden = model_->forward(batch, {.positions = batch.label_positions}).hidden_states;
-    return at::cross_entropy_loss(at::mm(hidden, model_->output_weight().t()), batch.labels).item<double>();
+    return at::cross_entropy_loss(parity::compute_logits(*model_, hidden), batch.labels).item<double>();
   }
 
   /// Returns the components with trained parameters. Adapters exist for Linears, of which a

@@ -1,7 +1,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/mm.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "parity/case.h"
 #include "parity/deviations.h"
 #include "parity/exact_values.h"
+#include "parity/logits.h"
 #include "parity/temporary_folder.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/engine/generation/generate.h"
@@ -128,7 +128,7 @@ TEST_P(FamilyParity, LogitsOfThePackedBatch) {
   const auto model = case_.load_model();
   const auto batch = data::collate(samples_);
   const at::Tensor logits =
-      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden_states, model->output_weight().t());
+      compute_logits(*model, model->forward(batch, {.positions = batch.label_positions}).hidden_states);
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
     const StoredTensor expected = expected_.stored(fmt::format("sample.{}.logits", i));

@@ -3,7 +3,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/mm.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "parity/case.h"
 #include "parity/deviations.h"
 #include "parity/distinct_samples.h"
+#include "parity/logits.h"
 #include "parity/tiny_preset.h"
 #include "vlmtrain/data/sample/sample.h"
 
@@ -65,8 +65,7 @@ class PackingIsolation : public testing::TestWithParam<std::string> {
   /// Returns the logits [labels, vocabulary], in the batch's order.
   at::Tensor compute_logits(const data::MicroBatch& batch) const {
     const at::NoGradGuard no_gradients;
-    return at::mm(model_->forward(batch, {.positions = batch.label_positions}).hidden_states,
-                  model_->output_weight().t());
+    return parity::compute_logits(*model_, model_->forward(batch, {.positions = batch.label_positions}).hidden_states);
   }
   std::vector<at::Tensor> compute_logits(const Order& order) const {
     return split_logits(collate(samples_, order), order);

@@ -1,6 +1,5 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/mm.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,6 +11,7 @@
 #include "parity/case.h"
 #include "parity/deviations.h"
 #include "parity/exact_values.h"
+#include "parity/logits.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/adapter.h"
 #include "vlmtrain/nn/weights/quantized_weight.h"
@@ -151,7 +151,7 @@ TEST_P(QuantizedLora, Logits) {
   const auto model = load();
   const auto batch = data::collate(samples_);
   const at::Tensor logits =
-      at::mm(model->forward(batch, {.positions = batch.label_positions}).hidden_states, model->output_weight().t());
+      compute_logits(*model, model->forward(batch, {.positions = batch.label_positions}).hidden_states);
   int64_t first = 0;
   for (size_t i = 0; i < samples_.size(); ++i) {
     const StoredTensor expected = expected_.stored(fmt::format("sample.{}.logits", i));
