@@ -15,9 +15,35 @@
 #include <utility>
 #include <vector>
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/common_interface_defs.h>
+#endif
+
 namespace vlmtrain::kernels::emulation {
 
 namespace {
+
+/// A stack that execution switches to and from, as AddressSanitizer needs to know it. Without the
+/// sanitizer, the functions do nothing.
+struct SwitchedStack {
+  const void* bottom = nullptr;
+  size_t bytes = 0;
+  void* sanitizer_state = nullptr;  // of the suspended stack
+
+  /// Announces a switch from this stack to `target`.
+  void leave([[maybe_unused]] const SwitchedStack& target) {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_start_switch_fiber(&sanitizer_state, target.bottom, target.bytes);
+#endif
+  }
+  /// Ends a switch to this stack. Sets the bounds of `source`, the stack that was left, if it is given.
+  void enter([[maybe_unused]] SwitchedStack* source) const {
+#ifdef __SANITIZE_ADDRESS__
+    __sanitizer_finish_switch_fiber(sanitizer_state, source == nullptr ? nullptr : &source->bottom,
+                                    source == nullptr ? nullptr : &source->bytes);
+#endif
+  }
+};
 
 constexpr size_t kStackBytes = size_t{64} << 10;  // a kernel that overflows it crashes the test
 constexpr size_t kWarpSize = 32;
@@ -30,6 +56,7 @@ struct Fiber {
   jmp_buf context;
   bool is_started = false;
   std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
+  SwitchedStack switched_stack{.bottom = stack.get(), .bytes = kStackBytes};
   FiberState state = FiberState::kReady;
   Dim3 thread_index{};
   uint64_t shuffle_value = 0;
@@ -46,6 +73,7 @@ struct SharedMemoryRegion {
 struct Emulator {
   std::mutex launch_mutex;
   jmp_buf scheduler_context;
+  SwitchedStack scheduler_stack;  // bounds known once a fiber runs
   std::vector<Fiber> idle_fibers;
   Fiber* running_fiber = nullptr;
   size_t num_done_fibers = 0;  // in the block
@@ -70,10 +98,15 @@ void poison_shared_memory(const SharedMemoryRegion& shared) {
 [[gnu::noinline]] void yield_fiber(FiberState state) {
   Fiber& fiber = *get_emulator().running_fiber;
   fiber.state = state;
-  if (_setjmp(fiber.context) == 0) _longjmp(get_emulator().scheduler_context, 1);
+  if (_setjmp(fiber.context) == 0) {
+    fiber.switched_stack.leave(get_emulator().scheduler_stack);
+    _longjmp(get_emulator().scheduler_context, 1);
+  }
+  get_emulator().running_fiber->switched_stack.enter(&get_emulator().scheduler_stack);
 }
 
 void fiber_main() {
+  get_emulator().running_fiber->switched_stack.enter(&get_emulator().scheduler_stack);
   for (;;) {
     (*get_emulator().body)();
     ++get_emulator().num_done_fibers;
@@ -94,7 +127,11 @@ void start_fiber(Fiber& fiber) {
 /// Runs a fiber until it yields.
 [[gnu::noinline]] void run_fiber(Fiber& fiber) {
   get_emulator().running_fiber = &fiber;
-  if (_setjmp(get_emulator().scheduler_context) != 0) return;
+  if (_setjmp(get_emulator().scheduler_context) != 0) {
+    get_emulator().scheduler_stack.enter(nullptr);
+    return;
+  }
+  get_emulator().scheduler_stack.leave(fiber.switched_stack);
   if (fiber.is_started) _longjmp(fiber.context, 1);
   start_fiber(fiber);
 }
