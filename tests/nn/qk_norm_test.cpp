@@ -10,38 +10,59 @@
 #include <vector>
 
 #include "parity/deviations.h"
+#include "vlmtrain/nn/layers/norm.h"
 #include "vlmtrain/nn/layers/position_embedding.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::nn {
 namespace {
 
-constexpr int64_t kTokens = 7, kHeadFeatures = 6;
+constexpr int64_t kTokens = 7, kHeadFeatures = 8;
 constexpr HeadShape kShape{.num_heads = 4, .num_key_value_heads = 2, .head_dim = kHeadFeatures};
 constexpr double kNormEpsilon = 1e-5;
 
-/// Norm and rotation by their formulas, with ordinary autograd.
-std::vector<at::Tensor> compute_reference(const at::Tensor& x, const std::array<at::Tensor, 2>& weights,
-                                          const RotaryTable& table) {
-  const auto heads = x.view({kTokens, -1, kHeadFeatures});
-  const auto norm_and_rotate = [&](const at::Tensor& part, const at::Tensor& weight) {
-    const auto normed = part * (part.pow(2).mean(-1, true) + kNormEpsilon).rsqrt() * weight;
-    const auto first = normed.narrow(2, 0, kHeadFeatures / 2),
-               second = normed.narrow(2, kHeadFeatures / 2, kHeadFeatures / 2);
-    return at::cat({first * table.cos - second * table.sin, second * table.cos + first * table.sin}, 2);
-  };
-  return {norm_and_rotate(heads.narrow(1, 0, kShape.num_heads), weights[0]),
-          norm_and_rotate(heads.narrow(1, kShape.num_heads, kShape.num_key_value_heads), weights[1]),
-          heads.narrow(1, kShape.num_heads + kShape.num_key_value_heads, kShape.num_key_value_heads)};
+/// Rotates the pairs of each of `num_parts` parts of the heads.
+at::Tensor rotate_by_formula(const at::Tensor& heads, const RotaryTable& table) {
+  const int64_t half = kHeadFeatures / table.num_parts / 2;
+  std::vector<at::Tensor> rotated;
+  for (int64_t part = 0; part < table.num_parts; ++part) {
+    const auto first = heads.narrow(2, 2 * part * half, half), second = heads.narrow(2, (2 * part + 1) * half, half);
+    const auto cos = table.cos.narrow(2, part * half, half), sin = table.sin.narrow(2, part * half, half);
+    rotated.push_back(first * cos - second * sin);
+    rotated.push_back(second * cos + first * sin);
+  }
+  return at::cat(rotated, 2);
 }
 
-class QkNormTest : public testing::TestWithParam<NormGain> {};
+/// Norm and rotation by their formulas, with ordinary autograd.
+std::vector<at::Tensor> compute_reference(const at::Tensor& x, const HeadShape& shape,
+                                          const std::array<at::Tensor, 2>& weights, const RotaryTable& table) {
+  const auto heads = x.view({kTokens, -1, kHeadFeatures});
+  const auto norm_and_rotate = [&](const at::Tensor& part, const at::Tensor& weight) {
+    return rotate_by_formula(part * (part.pow(2).mean(-1, true) + kNormEpsilon).rsqrt() * weight, table);
+  };
+  const auto keys = heads.narrow(1, shape.num_heads, shape.num_key_value_heads);
+  return {norm_and_rotate(heads.narrow(1, 0, shape.num_heads), weights[0]), norm_and_rotate(keys, weights[1]),
+          shape.has_value_projection
+              ? heads.narrow(1, shape.num_heads + shape.num_key_value_heads, shape.num_key_value_heads)
+              : keys};
+}
+
+struct QkNormCase {
+  NormGain gain;
+  int64_t num_parts;
+  bool has_value_projection;
+};
+
+class QkNormTest : public testing::TestWithParam<QkNormCase> {};
 
 TEST_P(QkNormTest, MatchesTheFormulaAndItsGradients) {
+  const auto& [gain, num_parts, has_value_projection] = GetParam();
   at::manual_seed(3);
+  HeadShape shape = kShape;
+  shape.has_value_projection = has_value_projection;
   ParameterStore store{at::TensorOptions()};
-  const QkNorm norms(ParameterScope(store, Component::kLanguageModel, "attention"), kHeadFeatures, kNormEpsilon,
-                     GetParam());
+  const QkNorm norms(ParameterScope(store, Component::kLanguageModel, "attention"), kHeadFeatures, kNormEpsilon, gain);
   ASSERT_EQ(store.all()[0].name, "attention.q_norm.weight");
   ASSERT_EQ(store.all()[1].name, "attention.k_norm.weight");
   std::array<at::Tensor, 2> weights;
@@ -51,14 +72,15 @@ TEST_P(QkNormTest, MatchesTheFormulaAndItsGradients) {
     weights[i] = norm_weight.detach().to(at::kDouble).set_requires_grad(true);
   }
   const auto positions = at::tensor({0, 1, 2, 3, 0, 1, 9}, at::kLong);
-  const auto table = RotaryTable::from_positions(positions, compute_inv_freq(kHeadFeatures, 100.0));
-  const auto x =
-      at::randn({kTokens, (kShape.num_heads + 2 * kShape.num_key_value_heads) * kHeadFeatures}).set_requires_grad(true);
+  auto table = RotaryTable::from_positions(positions, compute_inv_freq(kHeadFeatures, 100.0));
+  table.num_parts = num_parts;
+  const int64_t num_heads = shape.num_heads + (has_value_projection ? 2 : 1) * shape.num_key_value_heads;
+  const auto x = at::randn({kTokens, num_heads * kHeadFeatures}).set_requires_grad(true);
   const auto double_x = x.detach().to(at::kDouble).set_requires_grad(true);
 
-  const auto [query, key, value] = norms.split_and_rotate_heads(x, kShape, table);
-  const double offset = GetParam() == NormGain::kWeight ? 0 : 1;
-  const auto expected = compute_reference(double_x, {weights[0] + offset, weights[1] + offset}, table);
+  const auto [query, key, value] = norms.split_and_rotate_heads(x, shape, table);
+  const double offset = gain == NormGain::kWeight ? 0 : 1;
+  const auto expected = compute_reference(double_x, shape, {weights[0] + offset, weights[1] + offset}, table);
   const std::vector<at::Tensor> actual{query, key, value};
   std::vector<at::Tensor> directions, double_directions;
   for (size_t i = 0; i < actual.size(); ++i) {
@@ -72,7 +94,24 @@ TEST_P(QkNormTest, MatchesTheFormulaAndItsGradients) {
     EXPECT_LT(parity::relative_difference(gradients[i], expected_grads[i]), 2e-6) << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Gains, QkNormTest, testing::Values(NormGain::kWeight, NormGain::kOnePlusWeight));
+INSTANTIATE_TEST_SUITE_P(Cases, QkNormTest,
+                         testing::Values(QkNormCase{NormGain::kWeight, 1, true},
+                                         QkNormCase{NormGain::kOnePlusWeight, 1, true},
+                                         QkNormCase{NormGain::kWeight, 2, true},
+                                         QkNormCase{NormGain::kWeight, 1, false}));
+
+TEST(RmsNorm, WithoutWeightMatchesTheFormulaAndItsGradient) {
+  at::manual_seed(5);
+  const auto heads = at::randn({kTokens, 3, kHeadFeatures}), direction = at::randn({kTokens, 2, kHeadFeatures});
+  const auto x = heads.narrow(1, 1, 2).set_requires_grad(true);  // not contiguous
+  const auto double_x = x.detach().to(at::kDouble).set_requires_grad(true);
+  const auto actual = rms_norm_without_weight(x, kNormEpsilon);
+  const auto expected = double_x * (double_x.pow(2).mean(-1, true) + kNormEpsilon).rsqrt();
+  EXPECT_LT(parity::relative_difference(actual, expected), 1e-6);
+  const auto gradient = torch::autograd::grad({actual}, {x}, {direction})[0];
+  const auto expected_gradient = torch::autograd::grad({expected}, {double_x}, {direction.to(at::kDouble)})[0];
+  EXPECT_LT(parity::relative_difference(gradient, expected_gradient), 2e-6);
+}
 
 TEST(QkNorm, RoundsLikeTransformers) {
   // Qwen3RMSNorm rounds the normalized value to 16 bits, then its product with the weight.

@@ -27,21 +27,27 @@
 namespace vlmtrain::nn {
 namespace {
 
-constexpr int64_t kNumHeads = 4, kNumKeyValueHeads = 2, kFeatures = 6, kSpan = 4;
+constexpr int64_t kNumHeads = 4, kNumKeyValueHeads = 2, kFeatures = 6;
 const std::vector<int64_t> kLengths{13, 9, 3};
-/// Two spans in the first segment, one at the end of the second, none in the third.
-const std::vector<int64_t> kFirstRows{1, 6, 18};
+/// Rows [first, first + length) of the stream.
+struct Span {
+  int64_t first, length;
+};
+/// Two adjacent spans and one of a single row in the first segment, one at the end of the second, none in
+/// the third.
+const std::vector<Span> kSpans{{1, 4}, {5, 6}, {12, 1}, {18, 4}};
 
 Segments make_segments() {
   return Segments::from_lengths(kLengths, at::kCPU);
 }
 
 BidirectionalSpans make_spans() {
-  std::vector<int64_t> rows;
-  for (const int64_t first : kFirstRows) {
-    for (int64_t i = 0; i < kSpan; ++i) rows.push_back(first + i);
+  std::vector<int64_t> rows, lengths;
+  for (const auto& [first, length] : kSpans) {
+    for (int64_t i = 0; i < length; ++i) rows.push_back(first + i);
+    lengths.push_back(length);
   }
-  return {.rows = at::tensor(rows, at::kLong), .span_length = kSpan};
+  return {.rows = at::tensor(rows, at::kLong), .lengths = lengths};
 }
 
 struct QueryKeyValueRows {
@@ -68,8 +74,8 @@ int64_t find_segment(int64_t row) {
 
 /// Returns the index of the row's span; −1 if it has none.
 int64_t find_span(int64_t row) {
-  for (size_t i = 0; i < kFirstRows.size(); ++i) {
-    if (row >= kFirstRows[i] && row < kFirstRows[i] + kSpan) return static_cast<int64_t>(i);
+  for (size_t i = 0; i < kSpans.size(); ++i) {
+    if (row >= kSpans[i].first && row < kSpans[i].first + kSpans[i].length) return static_cast<int64_t>(i);
   }
   return -1;
 }
@@ -118,7 +124,7 @@ class SpanAttentionTest : public testing::TestWithParam<std::optional<int64_t>> 
 TEST_P(SpanAttentionTest, MatchesTheFormulaAndItsGradients) {
   const QueryKeyValueRows rows = QueryKeyValueRows::make_random(at::kFloat),
                           double_rows = QueryKeyValueRows::make_random(at::kDouble);
-  const SpanAttention attention(make_segments(), GetParam(), make_spans(), rows.query.options());
+  const SpanAttention attention(make_segments(), GetParam(), make_spans(), kFeatures, rows.query.options());
   expect_equal(attention(rows.query, rows.key, rows.value), compute_reference(double_rows, GetParam()), rows,
                double_rows);
 }
@@ -129,9 +135,9 @@ INSTANTIATE_TEST_SUITE_P(Windows, SpanAttentionTest,
 
 TEST(SpanAttention, WithoutSpansIsCausalAttention) {
   const QueryKeyValueRows rows = QueryKeyValueRows::make_random(at::kFloat);
-  const SpanAttention without_spans(make_segments(), std::nullopt, {}, rows.query.options());
-  const SpanAttention single_row_spans(make_segments(), std::nullopt, {.rows = at::arange(5), .span_length = 1},
-                                       rows.query.options());
+  const SpanAttention without_spans(make_segments(), std::nullopt, {}, kFeatures, rows.query.options());
+  const SpanAttention single_row_spans(make_segments(), std::nullopt, {.rows = at::arange(3), .lengths = {1, 1, 1}},
+                                       kFeatures, rows.query.options());
   const at::Tensor expected = attention(rows.query, rows.key, rows.value, make_segments(), /*is_causal=*/true);
   EXPECT_TRUE(at::equal(without_spans(rows.query, rows.key, rows.value), expected));
   EXPECT_TRUE(at::equal(single_row_spans(rows.query, rows.key, rows.value), expected));
@@ -189,8 +195,8 @@ class VarlenKernel : public AttentionKernel {
 };
 
 std::shared_ptr<const AttentionKernel> make_test_kernel() {
-  return make_combined_kernel(std::make_shared<VarlenKernel>(kLengths),
-                              std::make_shared<VarlenKernel>(std::vector<int64_t>(kFirstRows.size(), kSpan - 1)),
+  const std::vector<int64_t> future_lengths{3, 5, 3};
+  return make_combined_kernel(std::make_shared<VarlenKernel>(kLengths), std::make_shared<VarlenKernel>(future_lengths),
                               make_future_keys(make_spans()));
 }
 

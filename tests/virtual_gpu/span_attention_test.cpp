@@ -24,7 +24,7 @@ class SpanAttentionOnGpu : public testing::TestWithParam<std::tuple<at::ScalarTy
 
   /// Returns the launches of a forward and a backward pass.
   uint64_t count_launches(const nn::BidirectionalSpans& spans) const {
-    const nn::SpanAttention attention(segments_, std::get<1>(GetParam()), spans, options_);
+    const nn::SpanAttention attention(segments_, std::get<1>(GetParam()), spans, kFeatures, options_);
     const at::Tensor query = make_leaf(kNumHeads), key = make_leaf(kKeyValueHeads), value = make_leaf(kKeyValueHeads);
     const at::Tensor gradient = at::ones_like(query);
     virtual_gpu().reset();
@@ -40,7 +40,7 @@ class SpanAttentionOnGpu : public testing::TestWithParam<std::tuple<at::ScalarTy
   const nn::BidirectionalSpans images_{
       .rows = at::cat({at::arange(20, 20 + kSpan), at::arange(1410, 1410 + kSpan), at::arange(1700, 1700 + kSpan)})
                   .to(device_),
-      .span_length = kSpan};
+      .lengths = {kSpan, kSpan, kSpan}};
 };
 
 TEST_P(SpanAttentionOnGpu, RunsWith256FeatureHeadsInFewLaunches) {
@@ -62,6 +62,27 @@ INSTANTIATE_TEST_SUITE_P(, SpanAttentionOnGpu,
                            return std::string(c10::toString(std::get<0>(instance.param))) +
                                   (std::get<1>(instance.param) ? "Windowed" : "");
                          });
+
+/// The full attention of Gemma 4: grouped heads of 512 features, which the flash kernel does not support.
+class WideHeadAttentionOnGpu : public testing::TestWithParam<at::ScalarType> {};
+
+TEST_P(WideHeadAttentionOnGpu, RunsForwardAndBackward) {
+  constexpr int64_t kWideFeatures = 512;
+  const at::Device device = memory::open_device("cuda");
+  const auto segments = nn::Segments::from_lengths({1400, 700, 300}, device);
+  const auto make_leaf = [&](int64_t heads) {
+    return at::empty({segments.rows, heads, kWideFeatures}, at::TensorOptions(GetParam()).device(device))
+        .set_requires_grad(true);
+  };
+  const at::Tensor query = make_leaf(kNumHeads), key = make_leaf(kKeyValueHeads), value = make_leaf(kKeyValueHeads);
+  const at::Tensor gradient = at::ones_like(query);
+  virtual_gpu().reset();
+  nn::attention(query, key, value, segments, /*is_causal=*/true).backward(gradient);
+  expect_accepted_without_synchronization();
+}
+
+INSTANTIATE_TEST_SUITE_P(, WideHeadAttentionOnGpu, testing::Values(at::kBFloat16, at::kHalf, at::kFloat),
+                         [](const auto& instance) { return c10::toString(instance.param); });
 
 }  // namespace
 }  // namespace vlmtrain

@@ -110,10 +110,12 @@ std::shared_ptr<const LayerTypeContext> TextModel::make_layer_type_context(Layer
   const bool is_sliding = layer_type == LayerType::kSliding;
   const auto window = is_sliding ? std::optional(config_.sliding_window) : std::nullopt;
   nn::BidirectionalSpans images;
-  if (batch.image_token_positions.numel() > 0)
-    images = {.rows = batch.image_token_positions, .span_length = tokens_per_image_};
+  if (const int64_t image_tokens = batch.image_token_positions.numel(); image_tokens > 0) {
+    images.rows = batch.image_token_positions;
+    images.lengths.assign(static_cast<size_t>(image_tokens / tokens_per_image_), tokens_per_image_);
+  }
   return std::make_shared<LayerTypeContext>(LayerTypeContext{
-      .attention = nn::SpanAttention(batch.segments, window, images, embedding_.options()),
+      .attention = nn::SpanAttention(batch.segments, window, images, config_.head_dim, embedding_.options()),
       .window = window,
       .rotary_table = nn::RotaryTable::from_positions(
           batch.position_ids, is_sliding ? sliding_frequencies_ : full_frequencies_, compute_rotary_scale(config_))});

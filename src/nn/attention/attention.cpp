@@ -30,7 +30,7 @@ namespace vlmtrain::nn {
 namespace {
 
 bool has_flash_kernel(const at::Tensor& query) {
-  return nn::has_flash_kernel(query.scalar_type(), query.device());
+  return nn::has_flash_kernel(query.scalar_type(), query.size(-1), query.device());
 }
 
 /// Runs the CPU's flash kernel on `count` segments of equal length.

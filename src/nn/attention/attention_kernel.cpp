@@ -24,6 +24,7 @@
 #include "nn/value_capsule.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/device_copy.h"
 
 namespace vlmtrain::nn {
 
@@ -232,10 +233,12 @@ Segments slice_segments(const Segments& segments, int64_t first, int64_t count, 
 
 }  // namespace
 
-bool has_flash_kernel(at::ScalarType dtype, at::Device device) {
+bool has_flash_kernel(at::ScalarType dtype, int64_t head_dim, at::Device device) {
   // FlashAttention-2 is compiled for sm_80 and newer.
   constexpr int kMinFlashArchitecture = 80;
-  return dtype != at::kFloat && memory::get_architecture(device) >= kMinFlashArchitecture;
+  constexpr int64_t kMaxFlashHeadDim = 256;
+  return dtype != at::kFloat && head_dim <= kMaxFlashHeadDim &&
+         memory::get_architecture(device) >= kMinFlashArchitecture;
 }
 
 std::shared_ptr<const AttentionKernel> make_cuda_flash_kernel(VarlenArgs args) {
@@ -259,9 +262,21 @@ std::shared_ptr<const AttentionKernel> make_cuda_masked_kernel(at::Tensor mask) 
 }
 
 ExtraKeys make_future_keys(const BidirectionalSpans& spans) {
-  const at::Tensor reversed_rows = spans.rows.view({-1, spans.span_length}).flip(1);
-  return {.query_rows = reversed_rows.narrow(1, 1, spans.span_length - 1).flatten(),
-          .key_rows = reversed_rows.narrow(1, 0, spans.span_length - 1).flatten()};
+  // Indices into the rows of the spans.
+  std::vector<int64_t> queries, keys;
+  int64_t end = 0;
+  for (const int64_t length : spans.lengths) {
+    const int64_t first = end;
+    end += length;
+    for (int64_t row = end - 1; row > first; --row) {
+      queries.push_back(row - 1);
+      keys.push_back(row);
+    }
+  }
+  const auto select = [&](const std::vector<int64_t>& indices) {
+    return spans.rows.index_select(0, memory::copy_to_device(indices, spans.rows.device()));
+  };
+  return {.query_rows = select(queries), .key_rows = select(keys)};
 }
 
 std::shared_ptr<const AttentionKernel> make_combined_kernel(std::shared_ptr<const AttentionKernel> first,

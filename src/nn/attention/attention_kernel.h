@@ -48,9 +48,9 @@ class AttentionKernel {
   AttentionKernel& operator=(const AttentionKernel&) = default;
 };
 
-/// Returns whether attention in this dtype uses the flash kernel on this CUDA device. The kernel
-/// needs 16 bits and sm_80 or newer.
-bool has_flash_kernel(at::ScalarType dtype, at::Device device);
+/// Returns whether attention in this dtype and with these heads uses the flash kernel on this CUDA
+/// device. The kernel needs 16 bits, sm_80 or newer, and heads of at most 256 features.
+bool has_flash_kernel(at::ScalarType dtype, int64_t head_dim, at::Device device);
 
 /// The segments of a packed stream, as arguments of the CUDA kernels.
 struct VarlenArgs {
@@ -87,7 +87,7 @@ struct ExtraKeys {
 
 /// Returns, for each span, the queries and keys of the attention to later rows. They are in an
 /// order that makes this attention causal: queries are all rows of the span except the last, keys
-/// are all except the first, both reversed. REQUIRES: spans have more than one row.
+/// are all except the first, both reversed. A span of one row has none.
 ExtraKeys make_future_keys(const BidirectionalSpans& spans);
 
 /// Returns a kernel that merges attention to two disjoint sets of keys. `first` runs over all rows,

@@ -7,11 +7,14 @@
 #include <ATen/ops/repeat_interleave.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "nn/attention/attention_kernel.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/memory/device_copy.h"
 #include "vlmtrain/nn/attention/attention.h"
 
 namespace vlmtrain::nn {
@@ -26,11 +29,12 @@ constexpr int64_t kMaskAlignment = 16;
 std::vector<at::Tensor> make_attention_masks(const Segments& segments, std::optional<int64_t> window,
                                              const BidirectionalSpans& spans, const at::TensorOptions& options) {
   const auto index_options = options.dtype(at::kLong);
-  const at::Tensor span_ids = at::arange(spans.rows.numel() / spans.span_length, index_options)
-                                  .unsqueeze(1)
-                                  .expand({-1, spans.span_length})
-                                  .flatten();
-  const at::Tensor row_span_ids = at::full({segments.rows}, -1, index_options).index_copy_(0, spans.rows, span_ids);
+  std::vector<int64_t> span_ids;
+  for (size_t i = 0; i < spans.lengths.size(); ++i) {
+    span_ids.insert(span_ids.end(), static_cast<size_t>(spans.lengths[i]), static_cast<int64_t>(i));
+  }
+  const at::Tensor row_span_ids = at::full({segments.rows}, -1, index_options)
+                                      .index_copy_(0, spans.rows, memory::copy_to_device(span_ids, options.device()));
   std::vector<at::Tensor> masks;
   int64_t first = 0;
   for (const int64_t length : segments.lengths) {
@@ -67,21 +71,35 @@ at::Tensor attend_masked(const at::Tensor& query, const at::Tensor& key, const a
       .squeeze(0);
 }
 
+/// Returns whether any row has later rows in its span.
+bool has_future_keys(const BidirectionalSpans& spans) {
+  return spans.rows.defined() && std::ranges::any_of(spans.lengths, [](int64_t length) { return length > 1; });
+}
+
+/// Returns the number of future keys of each span that has any.
+std::vector<int64_t> count_future_keys(const BidirectionalSpans& spans) {
+  std::vector<int64_t> counts;
+  for (const int64_t length : spans.lengths) {
+    if (length > 1) counts.push_back(length - 1);
+  }
+  return counts;
+}
+
 }  // namespace
 
 SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, const BidirectionalSpans& spans,
-                             const at::TensorOptions& options)
-    : segments_(std::move(segments)), window_(window), has_spans_(spans.rows.defined() && spans.span_length > 1) {
+                             int64_t head_dim, const at::TensorOptions& options)
+    : segments_(std::move(segments)), window_(window), has_spans_(has_future_keys(spans)) {
   if (window_ && segments_.max_length <= *window_) window_.reset();
   if (!has_spans_) return;
-  VLMTRAIN_CHECK(spans.rows.numel() % spans.span_length == 0, "{} rows are not divisible into spans of {}",
-                 spans.rows.numel(), spans.span_length);
-  if (options.device().is_cuda() && has_flash_kernel(c10::typeMetaToScalarType(options.dtype()), options.device())) {
+  const int64_t num_rows = std::accumulate(spans.lengths.begin(), spans.lengths.end(), int64_t{0});
+  VLMTRAIN_CHECK(spans.rows.numel() == num_rows, "{} rows for spans of {} rows", spans.rows.numel(), num_rows);
+  if (options.device().is_cuda() &&
+      has_flash_kernel(c10::typeMetaToScalarType(options.dtype()), head_dim, options.device())) {
     ExtraKeys future_keys = make_future_keys(spans);
     query_rows_ = std::move(future_keys.query_rows);
     key_rows_ = std::move(future_keys.key_rows);
-    future_segments_ =
-        Segments::uniform(spans.rows.numel() / spans.span_length, spans.span_length - 1, options.device());
+    future_segments_ = Segments::from_lengths(count_future_keys(spans), options.device());
     VLMTRAIN_CHECK(std::ssize(segments_.lengths) <= kMaxSegmentsPerLaunch &&
                        std::ssize(future_segments_.lengths) <= kMaxSegmentsPerLaunch,
                    "{} samples with {} images exceed the limit of {} per launch", segments_.lengths.size(),

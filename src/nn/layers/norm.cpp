@@ -10,6 +10,7 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <functional>
@@ -199,6 +200,21 @@ class OnePlusRmsNormPrologue final : public NormPrologue {
   }
 };
 
+struct UnweightedRmsNormFunction : torch::autograd::Function<UnweightedRmsNormFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, double eps) {
+    const at::Tensor rows = x.contiguous();
+    auto [value, rstd] = rms_norm(rows, {}, eps);
+    context->save_for_backward({rows, rstd});
+    return value;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    return {rms_norm_backward(gradients[0].contiguous(), saved[0], saved[1], {}, true, false).dx, {}};
+  }
+};
+
 }  // namespace
 
 RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
@@ -206,6 +222,10 @@ RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps
   if (!x.is_cuda()) return rms_norm_composite(x, weight, eps);
   auto [value, rstd] = at::_fused_rms_norm(x, {x.size(-1)}, to_optional(weight), eps);
   return {value, rstd};
+}
+
+at::Tensor rms_norm_without_weight(const at::Tensor& x, double eps) {
+  return UnweightedRmsNormFunction::apply(x, eps);
 }
 
 void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/kernels/rope.h"
 #include "vlmtrain/nn/layers/norm.h"
@@ -26,21 +27,25 @@ namespace {
 /// Rotates x by the angles and writes the result to `rotated`, both [rows, heads, head_dim]. Copies
 /// the features after those of the table's pairs. `direction`: 1, or −1 for the inverse rotation,
 /// which is also the gradient.
-void apply_rope(const at::Tensor& rotated, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin,
-                double direction) {
-  const int64_t half_dim = cos.size(-1), rotary_dim = 2 * half_dim;
+void apply_rope(const at::Tensor& rotated, const at::Tensor& x, const RotaryTable& table, double direction) {
+  const int64_t rotary_dim = 2 * table.cos.size(-1), half_dim = table.cos.size(-1) / table.num_parts;
   if (rotary_dim < x.size(-1)) {
     const auto other_features = [&](const at::Tensor& heads) {
       return heads.narrow(-1, rotary_dim, heads.size(-1) - rotary_dim);
     };
     other_features(rotated).copy_(other_features(x));
   }
-  const at::Tensor halves = x.narrow(-1, 0, rotary_dim).unflatten(-1, {2, half_dim});
-  const at::Tensor rotated_halves = rotated.narrow(-1, 0, rotary_dim).unflatten(-1, {2, half_dim});
+  // [rows, heads, parts, 2, half_dim]
+  const auto view_halves = [&](const at::Tensor& heads) {
+    return heads.narrow(-1, 0, rotary_dim).unflatten(-1, {table.num_parts, 2, half_dim});
+  };
+  const at::Tensor cos = table.cos.unflatten(-1, {table.num_parts, half_dim}).unsqueeze(3);
+  const at::Tensor sin = table.sin.unflatten(-1, {table.num_parts, half_dim});
+  const at::Tensor halves = view_halves(x), rotated_halves = view_halves(rotated);
   at::Tensor all = rotated_halves;
-  at::mul_out(all, halves, cos.unsqueeze(2));
-  rotated_halves.select(2, 0).addcmul_(halves.select(2, 1), sin, -direction);
-  rotated_halves.select(2, 1).addcmul_(halves.select(2, 0), sin, direction);
+  at::mul_out(all, halves, cos);
+  rotated_halves.select(3, 0).addcmul_(halves.select(3, 1), sin, -direction);
+  rotated_halves.select(3, 1).addcmul_(halves.select(3, 0), sin, direction);
 }
 
 /// Returns heads [first, first + count) of x [rows, heads · features] as a view [rows, count,
@@ -75,49 +80,51 @@ RotaryTable make_rotary_table(const at::Tensor& angles, double scale) {
   return {angles.cos().mul_(scale), angles.sin().mul_(scale)};
 }
 
-/// Returns whether the pairs of a rotary table are all features of a head, as the custom kernels
-/// require.
-bool rotates_all_features(const at::Tensor& cos, int64_t features) {
-  return 2 * cos.size(-1) == features;
+/// Returns whether the custom kernels support a rotary table: heads rotate as a whole.
+bool rotates_whole_heads(const RotaryTable& table, int64_t features) {
+  return table.num_parts == 1 && 2 * table.cos.size(-1) == features;
 }
 
 /// Splits x [rows, query | key | value] into heads and rotates queries and keys.
 struct RopeFunction : torch::autograd::Function<RopeFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                                                const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
-                                                int64_t key_value_heads, int64_t features) {
-    context->save_for_backward({cos, sin});
+                                                const RotaryTable& table, int64_t query_heads, int64_t key_value_heads,
+                                                int64_t features) {
+    context->save_for_backward({table.cos, table.sin});
+    context->saved_data["num_parts"] = table.num_parts;
     const int64_t num_rotated_heads = query_heads + key_value_heads;
     // A separate tensor instead of views of x, so x can be freed.
     const at::Tensor rotated = at::empty({x.size(0), num_rotated_heads, features}, x.options());
     const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
-    if (rotates_all_features(cos, features) && kernels::is_available(kernels::Kernel::kRope, x)) {
+    if (rotates_whole_heads(table, features) && kernels::is_available(kernels::Kernel::kRope, x)) {
       const at::Tensor value = at::empty({x.size(0), key_value_heads, features}, x.options());
-      kernels::rope({query, key, value}, split_heads(x, query_heads, key_value_heads, features), cos, sin, 1);
+      kernels::rope({query, key, value}, split_heads(x, query_heads, key_value_heads, features), table.cos, table.sin,
+                    1);
       return {query, key, value};
     }
-    apply_rope(rotated, view_heads(x, 0, num_rotated_heads, features), cos, sin, 1);
+    apply_rope(rotated, view_heads(x, 0, num_rotated_heads, features), table, 1);
     return {query, key, view_heads(x, num_rotated_heads, key_value_heads, features).contiguous()};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
+    const RotaryTable table{saved[0], saved[1], context->saved_data["num_parts"].toInt()};
     const at::Tensor& query = gradients[0];
     const int64_t query_heads = query.size(1), key_value_heads = gradients[1].size(1), features = query.size(2);
     const at::Tensor result =
         at::empty({query.size(0), (query_heads + 2 * key_value_heads) * features}, query.options());
-    if (rotates_all_features(saved[0], features) && kernels::is_available(kernels::Kernel::kRope, query)) {
+    if (rotates_whole_heads(table, features) && kernels::is_available(kernels::Kernel::kRope, query)) {
       kernels::rope(
           split_heads(result, query_heads, key_value_heads, features),
           {make_rows_contiguous(query), make_rows_contiguous(gradients[1]), make_rows_contiguous(gradients[2])},
-          saved[0], saved[1], -1);
-      return {result, {}, {}, {}, {}, {}};
+          table.cos, table.sin, -1);
+      return {result, {}, {}, {}, {}};
     }
-    apply_rope(view_heads(result, 0, query_heads, features), query, saved[0], saved[1], -1);
-    apply_rope(view_heads(result, query_heads, key_value_heads, features), gradients[1], saved[0], saved[1], -1);
+    apply_rope(view_heads(result, 0, query_heads, features), query, table, -1);
+    apply_rope(view_heads(result, query_heads, key_value_heads, features), gradients[1], table, -1);
     view_heads(result, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);
-    return {result, {}, {}, {}, {}, {}};
+    return {result, {}, {}, {}, {}};
   }
 };
 
@@ -137,32 +144,36 @@ kernels::NormGain to_kernel_gain(int64_t gain) {
 struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
                                                 const at::Tensor& query_weight, const at::Tensor& key_weight,
-                                                const at::Tensor& cos, const at::Tensor& sin, int64_t query_heads,
-                                                int64_t key_value_heads, int64_t features, double eps, int64_t gain) {
-    const int64_t num_normed_heads = query_heads + key_value_heads;
-    if (rotates_all_features(cos, features) && kernels::can_run_qk_norm_rope(x, features)) {
+                                                const RotaryTable& table, const HeadShape& head_shape, double eps,
+                                                int64_t gain) {
+    const int64_t query_heads = head_shape.num_heads, key_value_heads = head_shape.num_key_value_heads,
+                  features = head_shape.head_dim, num_normed_heads = query_heads + key_value_heads;
+    context->saved_data["eps"] = eps;
+    context->saved_data["gain"] = gain;
+    context->saved_data["num_parts"] = table.num_parts;
+    context->saved_data["has_value_projection"] = head_shape.has_value_projection;
+    if (head_shape.has_value_projection && rotates_whole_heads(table, features) &&
+        kernels::can_run_qk_norm_rope(x, features)) {
       // All of x is saved, so the values can remain in it without a copy.
       const at::Tensor rotated = at::empty({x.size(0), num_normed_heads, features}, x.options());
       const at::Tensor query = rotated.narrow(1, 0, query_heads), key = rotated.narrow(1, query_heads, key_value_heads);
       const auto parts = split_heads(x.detach(), query_heads, key_value_heads, features);
       const kernels::QkNormParams norm{query_weight, key_weight, to_kernel_gain(gain), eps};
-      const at::Tensor rstd = kernels::qk_norm_rope({query, key, {}}, parts, norm, cos, sin);
-      context->save_for_backward({x, rstd, query_weight, key_weight, cos, sin});
-      context->saved_data["eps"] = eps;
-      context->saved_data["gain"] = gain;
+      const at::Tensor rstd = kernels::qk_norm_rope({query, key, {}}, parts, norm, table.cos, table.sin);
+      context->save_for_backward({x, rstd, query_weight, key_weight, table.cos, table.sin});
       return {query, key, parts.value};
     }
     const at::Tensor heads = view_heads(x, 0, num_normed_heads, features).contiguous();
-    auto [value, rstd] = rms_norm(heads, {}, eps);
-    multiply_by_gain(value, expand_head_weights(query_weight, key_weight, query_heads, key_value_heads),
+    auto [normed, rstd] = rms_norm(heads, {}, eps);
+    multiply_by_gain(normed, expand_head_weights(query_weight, key_weight, query_heads, key_value_heads),
                      static_cast<NormGain>(gain));
-    const at::Tensor rotated = at::empty_like(value);
-    apply_rope(rotated, value, cos, sin, 1);
-    context->save_for_backward({heads, rstd, query_weight, key_weight, cos, sin});
-    context->saved_data["eps"] = eps;
-    context->saved_data["gain"] = gain;
-    return {rotated.narrow(1, 0, query_heads), rotated.narrow(1, query_heads, key_value_heads),
-            view_heads(x, num_normed_heads, key_value_heads, features).contiguous()};
+    const at::Tensor rotated = at::empty_like(normed);
+    apply_rope(rotated, normed, table, 1);
+    context->save_for_backward({heads, rstd, query_weight, key_weight, table.cos, table.sin});
+    const at::Tensor value = head_shape.has_value_projection
+                                 ? view_heads(x, num_normed_heads, key_value_heads, features).contiguous()
+                                 : heads.narrow(1, query_heads, key_value_heads);
+    return {rotated.narrow(1, 0, query_heads), rotated.narrow(1, query_heads, key_value_heads), value};
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -172,12 +183,13 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
     // The custom kernel saved x [rows, features of all heads], ATen's path heads [rows, heads,
     // features].
     if (saved[0].dim() == 2) return fused_backward(context, saved, gradients);
+    const RotaryTable table{saved[4], saved[5], context->saved_data["num_parts"].toInt()};
     const at::Tensor &heads = saved[0], &query_weight = saved[2], &key_weight = saved[3];
     const int64_t rows = heads.size(0), features = heads.size(2);
     const int64_t query_heads = gradients[0].size(1), key_value_heads = gradients[1].size(1);
     at::Tensor dnormed = at::empty_like(heads);
-    apply_rope(dnormed.narrow(1, 0, query_heads), gradients[0], saved[4], saved[5], -1);
-    apply_rope(dnormed.narrow(1, query_heads, key_value_heads), gradients[1], saved[4], saved[5], -1);
+    apply_rope(dnormed.narrow(1, 0, query_heads), gradients[0], table, -1);
+    apply_rope(dnormed.narrow(1, query_heads, key_value_heads), gradients[1], table, -1);
 
     at::Tensor dquery_weight, dkey_weight;
     if (context->needs_input_grad(1) || context->needs_input_grad(2)) {
@@ -190,12 +202,18 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
     if (context->needs_input_grad(0)) {
       multiply_by_gain(dnormed, expand_head_weights(query_weight, key_weight, query_heads, key_value_heads),
                        static_cast<NormGain>(context->saved_data["gain"].toInt()));
-      dx = at::empty({rows, (query_heads + 2 * key_value_heads) * features}, heads.options());
+      const bool has_value_projection = context->saved_data["has_value_projection"].toBool();
+      const int64_t num_heads = query_heads + (has_value_projection ? 2 : 1) * key_value_heads;
+      dx = at::empty({rows, num_heads * features}, heads.options());
       view_heads(dx, 0, query_heads + key_value_heads, features)
           .copy_(rms_norm_backward(dnormed, heads, saved[1], {}, true, false).dx);
-      view_heads(dx, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);
+      if (has_value_projection) {
+        view_heads(dx, query_heads + key_value_heads, key_value_heads, features).copy_(gradients[2]);
+      } else {
+        view_heads(dx, query_heads, key_value_heads, features).add_(gradients[2]);
+      }
     }
-    return {dx, dquery_weight, dkey_weight, {}, {}, {}, {}, {}, {}, {}};
+    return {dx, dquery_weight, dkey_weight, {}, {}, {}, {}};
   }
 
   static torch::autograd::variable_list fused_backward(torch::autograd::AutogradContext* context,
@@ -215,7 +233,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
         parts(dx),
         {make_rows_contiguous(gradients[0]), make_rows_contiguous(gradients[1]), make_rows_contiguous(gradients[2])},
         parts(x), saved[1], norm, saved[4], saved[5], needs_weight_gradients);
-    return {dx, weight_gradients.query_weight, weight_gradients.key_weight, {}, {}, {}, {}, {}, {}, {}};
+    return {dx, weight_gradients.query_weight, weight_gradients.key_weight, {}, {}, {}, {}};
   }
 };
 
@@ -268,7 +286,8 @@ at::Tensor compute_inv_freq(int64_t head_dim, double theta) {
 }
 
 QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table) {
-  auto parts = RopeFunction::apply(x, table.cos, table.sin, heads.num_heads, heads.num_key_value_heads, heads.head_dim);
+  VLMTRAIN_CHECK(heads.has_value_projection, "values without a projection require a QK-norm");
+  auto parts = RopeFunction::apply(x, table, heads.num_heads, heads.num_key_value_heads, heads.head_dim);
   return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
 }
 
@@ -280,8 +299,8 @@ QkNorm::QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGa
 
 QueryKeyValue QkNorm::split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads,
                                              const RotaryTable& table) const {
-  auto parts = QkNormRopeFunction::apply(x, query_weight_, key_weight_, table.cos, table.sin, heads.num_heads,
-                                         heads.num_key_value_heads, heads.head_dim, eps_, static_cast<int64_t>(gain_));
+  auto parts =
+      QkNormRopeFunction::apply(x, query_weight_, key_weight_, table, heads, eps_, static_cast<int64_t>(gain_));
   return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
 }
 

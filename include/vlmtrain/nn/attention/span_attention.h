@@ -14,9 +14,9 @@ namespace vlmtrain::nn {
 /// Spans of rows of a packed stream. The rows of a span, the tokens of an image, attend to one
 /// another in both directions.
 struct BidirectionalSpans {
-  at::Tensor rows{};  ///< int64 [spans · span_length] on the model's device, span by span in ascending order; a span
-                      ///< is contiguous and within one segment. Undefined: no spans
-  int64_t span_length = 0;  ///< rows per span
+  at::Tensor rows{};  ///< int64 [sum of lengths] on the model's device, span by span in ascending order; a span is
+                      ///< contiguous and within one segment. Undefined: no spans
+  std::vector<int64_t> lengths{};  ///< rows of each span
 };
 
 /// Causal attention within each segment of a packed stream in which the rows of a span also attend
@@ -28,18 +28,18 @@ struct BidirectionalSpans {
 /// the later keys of its span. With rows in reversed order, attention to the second set is causal:
 /// its queries are all rows of the span except the last, its keys all except the first. In 16 bits
 /// on CUDA, two runs of the flash kernel are therefore merged by their log-sum-exps, without a
-/// mask. The second run reads 2 · spans · (span_length − 1) rows. In the backward pass both kernels
+/// mask. The second run reads twice the rows of the spans. In the backward pass both kernels
 /// get the merged output and log-sum-exps, which makes their gradients those of the whole softmax
-/// (Dao 2023, arXiv 2307.08691, section 3.1). Otherwise (CPU; fp32 on CUDA; fp16 below sm_80) each
+/// (Dao 2023, arXiv 2307.08691, section 3.1). Otherwise (CPU; fp32 on CUDA; below sm_80; heads above 256 features) each
 /// segment has a mask [rows, rows].
 ///
 /// One object serves all blocks of a forward pass that have the same window. Immutable.
 class SpanAttention {
  public:
-  /// `options`: device and dtype of query, key and value. Throws InternalError if `spans` has an
-  /// incomplete span, or if there are too many samples or images for one launch of the flash
-  /// kernel.
-  SpanAttention(Segments segments, std::optional<int64_t> window, const BidirectionalSpans& spans,
+  /// `head_dim`: features of a head. `options`: device and dtype of query, key and value. Throws InternalError if the
+  /// lengths of `spans` do not add up to its rows, or if there are too many samples or images for one launch of the
+  /// flash kernel.
+  SpanAttention(Segments segments, std::optional<int64_t> window, const BidirectionalSpans& spans, int64_t head_dim,
                 const at::TensorOptions& options);
 
   /// Computes the attention; shapes and scale as in attention().
@@ -52,7 +52,7 @@ class SpanAttention {
   std::optional<int64_t> window_;
   bool has_spans_;
   // For the flash kernel: the result of make_future_keys(), and its segments.
-  at::Tensor query_rows_, key_rows_;  // int64 [spans · (span_length − 1)]
+  at::Tensor query_rows_, key_rows_;  // int64 [sum of lengths − spans]
   Segments future_segments_;
   // For the other kernels: the mask of each segment, added to its scores.
   std::vector<at::Tensor> segment_masks_;

@@ -61,6 +61,10 @@ struct RmsNormResult {
 /// undefined weight counts as 1. Records no gradients.
 RmsNormResult rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps);
 
+/// Returns x / sqrt(mean(x²) + eps) over the last dimension, of the shape of x. Records gradients, for
+/// which it saves x and rstd.
+at::Tensor rms_norm_without_weight(const at::Tensor& x, double eps);
+
 /// Multiplies `value` [..., features] in place by the gain: `weight` or 1 + `weight`, [features].
 void multiply_by_gain(at::Tensor& value, const at::Tensor& weight, NormGain gain);
 

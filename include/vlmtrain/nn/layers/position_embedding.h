@@ -13,8 +13,13 @@ namespace vlmtrain::nn {
 /// 2104.09864), fp32 [rows, 1, rotary_dim / 2], one row per token. Pair i of a head is features i
 /// and i + rotary_dim / 2. With partial RoPE, rotary_dim is less than head_dim, and the features
 /// from rotary_dim on do not rotate.
+///
+/// With `num_parts` > 1, a head consists of equal parts that rotate separately, each by its share of
+/// the table's columns: the pairs are features i and i + part / 2 of a part. REQUIRES then:
+/// rotary_dim = head_dim.
 struct RotaryTable {
   at::Tensor cos, sin;
+  int64_t num_parts = 1;
 
   /// Returns the table of angles position · frequencies[i] for pair i. `scale` multiplies cosine
   /// and sine (attention_factor in transformers). `position_ids` int64 [rows]; `frequencies` fp32
@@ -33,9 +38,11 @@ at::Tensor compute_inv_freq(int64_t head_dim, double theta);
 
 /// The heads of an attention layer.
 struct HeadShape {
-  int64_t num_heads = 0;            ///< query heads
-  int64_t num_key_value_heads = 0;  ///< key heads, and also value heads
-  int64_t head_dim = 0;             ///< features of a head
+  int64_t num_heads = 0;             ///< query heads
+  int64_t num_key_value_heads = 0;   ///< key heads, and also value heads
+  int64_t head_dim = 0;              ///< features of a head
+  bool has_value_projection = true;  ///< false: values are the keys before their norm and rotation, and x has no value
+                                     ///< columns
 };
 
 /// The inputs of an attention layer.
@@ -45,7 +52,7 @@ struct QueryKeyValue {
 };
 
 /// Splits x [rows, query | key | value] into heads and rotates queries and keys. For the backward
-/// pass it saves the table, but nothing of x.
+/// pass it saves the table, but nothing of x. REQUIRES: heads.has_value_projection.
 QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table);
 
 /// RMS norms of each head's query and key before their rotation (Yang et al. 2025, arXiv
