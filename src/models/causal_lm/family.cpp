@@ -1,7 +1,8 @@
 #include "models/causal_lm/family.h"
 
 #include "models/family.h"
-#include "models/gemma3/model.h"
+#include "models/gemma3/family.h"
+#include "models/network/gemma.h"
 #include "models/network/llama.h"
 #include "models/processing/chat_encoder.h"
 #include "models/processing/conversation_processor.h"
@@ -13,7 +14,7 @@ namespace vlmtrain::models::causal_lm {
 Config Config::from_json(const nlohmann::json& json, const std::string& source) {
   Config config;
   if (io::get<std::string>(json, "model_type", source) == "gemma3_text") {
-    config.text = gemma3::TextConfig::from_json(json, source);
+    config.text = gemma3::read_text_config(json, source);
     config.tie_word_embeddings = io::get_or<bool>(json, "tie_word_embeddings", true, source);
     return config;
   }
@@ -92,23 +93,23 @@ class LlamaForCausalLm final : public TextOnlyModel {
   CausalLlama text_;
 };
 
-/// The text model of Gemma 3.
-class Gemma3ForCausalLm final : public TextOnlyModel {
+class GemmaForCausalLm final : public TextOnlyModel {
  public:
-  Gemma3ForCausalLm(const gemma3::TextConfig& config, bool is_tied, const nn::ParameterSettings& settings)
+  GemmaForCausalLm(const GemmaConfig& config, bool is_tied, const nn::ParameterSettings& settings)
       : TextOnlyModel(settings),
-        text_(ParameterScope(parameters(), Component::kLanguageModel, kTextModelName), config, /*tokens_per_image=*/0,
-              is_tied, ParameterScope(parameters(), Component::kLanguageModel, kOutputName)) {}
+        text_(ParameterScope(parameters(), Component::kLanguageModel, kTextModelName), config, is_tied,
+              ParameterScope(parameters(), Component::kLanguageModel, kOutputName)) {}
 
   ModelOutput compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                     const OutputRequest& request, nn::GenerationCache* cache) const override {
-    return text_(batch, image_features, request, recompute_block_counts().language_counts(), cache);
+    return text_(batch, image_features, /*tokens_per_image=*/{}, request, recompute_block_counts().language_counts(),
+                 cache);
   }
   nn::OutputProjection output_projection() const override { return text_.output_projection(); }
   int64_t num_language_blocks() const override { return text_.num_blocks(); }
 
  private:
-  gemma3::TextModel text_;
+  GemmaModel text_;
 };
 
 }  // namespace
@@ -116,8 +117,8 @@ class Gemma3ForCausalLm final : public TextOnlyModel {
 std::unique_ptr<VisionLanguageModel> build(const nlohmann::json& config_json, const std::filesystem::path& folder,
                                            const nn::ParameterSettings& settings) {
   const Config config = Config::from_json(config_json, (folder / "config.json").string());
-  if (const auto* const gemma = std::get_if<gemma3::TextConfig>(&config.text))
-    return std::make_unique<Gemma3ForCausalLm>(*gemma, config.tie_word_embeddings, settings);
+  if (const auto* const gemma = std::get_if<GemmaConfig>(&config.text))
+    return std::make_unique<GemmaForCausalLm>(*gemma, config.tie_word_embeddings, settings);
   return std::make_unique<LlamaForCausalLm>(std::get<LlamaConfig>(config.text), settings);
 }
 

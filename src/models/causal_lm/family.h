@@ -7,8 +7,8 @@
 #include <string_view>
 #include <variant>
 
-#include "models/gemma3/family.h"
 #include "models/network/config.h"
+#include "models/network/gemma_config.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::causal_lm {
@@ -16,7 +16,7 @@ namespace vlmtrain::models::causal_lm {
 /// `config.json` of a text model without a vision tower, a …ForCausalLM of transformers: Llama and
 /// its variants (LlamaConfig), or the text model of Gemma 3.
 struct Config {
-  std::variant<LlamaConfig, gemma3::TextConfig> text;
+  std::variant<LlamaConfig, GemmaConfig> text;
   bool tie_word_embeddings = false;
 
   /// Parses config.json. `source` names the file in errors. Throws UserError (kBadData) with the

@@ -31,22 +31,22 @@ void reject_enabled_setting(const json& text, const char* key, const std::string
                    key, it->dump());
 }
 
-LayerType parse_layer_type(const std::string& name, const std::string& source) {
-  if (name == "full_attention") return LayerType::kFull;
-  if (name == "sliding_attention") return LayerType::kSliding;
+GemmaLayerType parse_layer_type(const std::string& name, const std::string& source) {
+  if (name == "full_attention") return GemmaLayerType::kFull;
+  if (name == "sliding_attention") return GemmaLayerType::kSliding;
   throw data_error("{}: layer_types: {} is not supported; supported: full_attention, sliding_attention", source, name);
 }
 
 /// Returns the layer types from `layer_types` (transformers 5), else full attention in every
 /// `sliding_window_pattern`-th block.
-std::vector<LayerType> read_layer_types(const json& text, const std::string& source) {
+std::vector<GemmaLayerType> read_layer_types(const json& text, const std::string& source) {
   const int64_t num_layers = read_size(text, "num_hidden_layers", 26, kMaxBlocks, source);
   const int64_t pattern = read_size(text, "sliding_window_pattern", 6, kMaxBlocks, source);
-  std::vector<LayerType> layer_types;
+  std::vector<GemmaLayerType> layer_types;
   const auto layer_type_names = io::get_or<std::vector<std::string>>(text, "layer_types", {}, source);
   if (layer_type_names.empty()) {
     for (int64_t i = 0; i < num_layers; ++i) {
-      layer_types.push_back((i + 1) % pattern == 0 ? LayerType::kFull : LayerType::kSliding);
+      layer_types.push_back((i + 1) % pattern == 0 ? GemmaLayerType::kFull : GemmaLayerType::kSliding);
     }
     return layer_types;
   }
@@ -86,7 +86,7 @@ RopeConfig read_rope_config(const json& text, const RopeSectionDefaults& default
   return rope;
 }
 
-void read_rope_configs(const json& text, TextConfig& config, const std::string& source) {
+void read_rope_configs(const json& text, GemmaConfig& config, const std::string& source) {
   const json sections = get_section(text, "rope_parameters", source);
   for (const auto& [key, value] : sections.items()) {
     if (key == "full_attention" || key == "sliding_attention") continue;
@@ -94,9 +94,9 @@ void read_rope_configs(const json& text, TextConfig& config, const std::string& 
                        source, key);
   }
   // transformers 4 scales only full attention.
-  config.full_rope =
+  config.full.rope =
       read_rope_config(text, {"full_attention", "rope_theta", 1e6}, get_section(text, "rope_scaling", source), source);
-  config.sliding_rope =
+  config.sliding.rope =
       read_rope_config(text, {"sliding_attention", "rope_local_base_freq", 1e4}, json::object(), source);
 }
 
@@ -125,8 +125,7 @@ int64_t read_token_id(const json& config, const char* key, const char* new_key, 
 
 }  // namespace
 
-TextConfig TextConfig::from_json(const json& text, const std::string& source) {
-  TextConfig config;
+GemmaConfig read_text_config(const json& text, const std::string& source) {
   const auto type = io::get_or<std::string>(text, "model_type", "gemma3_text", source);
   if (type != "gemma3_text") {
     throw data_error("{}: text model {} is not supported in Gemma 3; supported: gemma3_text", source, type);
@@ -140,43 +139,28 @@ TextConfig TextConfig::from_json(const json& text, const std::string& source) {
   if (activation != "gelu_pytorch_tanh") {
     throw data_error("{}: hidden_activation {} is not supported; supported: gelu_pytorch_tanh", source, activation);
   }
-  config.vocab_size = read_size(text, "vocab_size", config.vocab_size, kMaxVocabSize, source);
-  config.max_positions = read_size(text, "max_position_embeddings", config.max_positions, kMaxPositions, source);
-  config.hidden_size = read_size(text, "hidden_size", config.hidden_size, kMaxLayerWidth, source);
-  config.intermediate_size = read_size(text, "intermediate_size", config.intermediate_size, kMaxLayerWidth, source);
-  config.num_heads = read_size(text, "num_attention_heads", config.num_heads, kMaxLayerWidth, source);
-  config.num_key_value_heads =
-      read_size(text, "num_key_value_heads", config.num_key_value_heads, kMaxLayerWidth, source);
-  if (config.num_heads % config.num_key_value_heads != 0) {
-    throw config_error("{}: num_attention_heads {} is not a multiple of num_key_value_heads {}", source,
-                       config.num_heads, config.num_key_value_heads);
-  }
-  config.head_dim = read_size(text, "head_dim", config.head_dim, kMaxLayerWidth, source);
-  check_size(config.num_heads * config.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
-  if (config.head_dim % 2 != 0) {
-    throw data_error("{}: head_dim {} is odd; RoPE needs an even one", source, config.head_dim);
-  }
+  GemmaConfig config;
+  config.vocab_size = read_size(text, "vocab_size", 262'208, kMaxVocabSize, source);
+  config.max_positions = read_size(text, "max_position_embeddings", 131'072, kMaxPositions, source);
+  config.hidden_size = read_size(text, "hidden_size", 2304, kMaxLayerWidth, source);
+  config.intermediate_size = read_size(text, "intermediate_size", 9216, kMaxLayerWidth, source);
+  nn::HeadShape heads{.num_heads = read_size(text, "num_attention_heads", 8, kMaxLayerWidth, source),
+                      .num_key_value_heads = read_size(text, "num_key_value_heads", 4, kMaxLayerWidth, source),
+                      .head_dim = read_size(text, "head_dim", 256, kMaxLayerWidth, source)};
+  check_gemma_heads(heads, source);
+  config.full.heads = config.sliding.heads = heads;
   config.rms_norm_eps = read_number(text, "rms_norm_eps", config.rms_norm_eps, kNormEpsRange, source);
   config.query_pre_attn_scalar =
       read_number(text, "query_pre_attn_scalar", config.query_pre_attn_scalar, kQueryPreAttnScalarRange, source);
-  config.sliding_window = read_size(text, "sliding_window", config.sliding_window, kMaxPositions, source);
+  config.sliding.window = read_size(text, "sliding_window", 4096, kMaxPositions, source);
   config.layer_types = read_layer_types(text, source);
   read_rope_configs(text, config, source);
   return config;
 }
 
-double TextConfig::num_parameters() const {
-  const double attention_projection_width =
-      2.0 * static_cast<double>(num_heads + num_key_value_heads) * static_cast<double>(head_dim);
-  const double parameters_per_block =
-      static_cast<double>(hidden_size) * (attention_projection_width + 3.0 * static_cast<double>(intermediate_size));
-  return static_cast<double>(num_layers()) * parameters_per_block +
-         2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
-}
-
 Config Config::from_json(const json& config_json, const std::string& source) {
   Config config;
-  config.text = TextConfig::from_json(get_section(config_json, "text_config", source), source + " (text_config)");
+  config.text = read_text_config(get_section(config_json, "text_config", source), source + " (text_config)");
   const json vision = get_section(config_json, "vision_config", source);
   const std::string section_source = source + " (vision_config)";
   const auto tower_model_type = io::get_or<std::string>(vision, "model_type", "siglip_vision_model", section_source);

@@ -22,10 +22,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr auto kFull = LayerType::kFull, kSliding = LayerType::kSliding;
+constexpr auto kFull = GemmaLayerType::kFull, kSliding = GemmaLayerType::kSliding;
 
-TextConfig parse_text_config(json text) {
-  return TextConfig::from_json(text, "config.json");
+GemmaConfig parse_text_config(const json& text) {
+  return read_text_config(text, "config.json");
 }
 
 std::string get_error(const json& text) {
@@ -59,16 +59,16 @@ TEST(Gemma3Config, HasRopeForEachLayerTypeInBothFormats) {
       parse_text_config({{"rope_parameters",
                           {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 5e5}}},
                            {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 2e4}}}}}});
-  for (const TextConfig& text : {legacy_config, current_config}) {
-    EXPECT_EQ(text.full_rope.type, RopeType::kLinear);
-    EXPECT_EQ(text.full_rope.factor, 8);
-    EXPECT_EQ(text.full_rope.theta, 5e5);
-    EXPECT_EQ(text.sliding_rope.type, RopeType::kDefault);
-    EXPECT_EQ(text.sliding_rope.theta, 2e4);
+  for (const GemmaConfig& text : {legacy_config, current_config}) {
+    EXPECT_EQ(text.full.rope.type, RopeType::kLinear);
+    EXPECT_EQ(text.full.rope.factor, 8);
+    EXPECT_EQ(text.full.rope.theta, 5e5);
+    EXPECT_EQ(text.sliding.rope.type, RopeType::kDefault);
+    EXPECT_EQ(text.sliding.rope.theta, 2e4);
   }
   const auto defaults = parse_text_config(json::object());
-  EXPECT_EQ(defaults.full_rope.theta, 1e6);
-  EXPECT_EQ(defaults.sliding_rope.theta, 1e4);
+  EXPECT_EQ(defaults.full.rope.theta, 1e6);
+  EXPECT_EQ(defaults.sliding.rope.theta, 1e4);
   EXPECT_THAT(get_error({{"rope_parameters", {{"rope_theta", 1e6}, {"rope_type", "default"}}}}),
               AllOf(HasSubstr("rope_parameters.rope"), HasSubstr("full_attention and sliding_attention")));
   EXPECT_THAT(
