@@ -219,7 +219,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
 }
 
 data::SampleShape make_sample_shape_with_markers(const data::PatchGrid& grid, const VisionConfig& vision) {
-  data::SampleShape shape = make_sample_shape(grid, vision);
+  data::SampleShape shape = vision.patch_format().make_sample_shape(grid);
   shape.tokens += 2;  // kVisionStart and kVisionEnd
   return shape;
 }
@@ -228,7 +228,7 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, 
                                              image::ImageSize size, std::optional<int64_t> max_pixels) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const image::ImageSize resized = compute_resized_size(size, read_image_settings(folder, vision, max_pixels), vision);
-  return make_sample_shape_with_markers(compute_grid(1, resized, vision), vision);
+  return make_sample_shape_with_markers(vision.patch_format().compute_grid(1, resized), vision);
 }
 
 data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, const std::filesystem::path& folder,
@@ -239,7 +239,7 @@ data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, 
   const auto frames = std::ssize(videos.select_frames(video, settings.video_fps, vision));
   const image::ImageSize resized =
       compute_resized_size(video.size, videos.compute_frame_settings(frames, vision), vision);
-  auto shape = make_sample_shape_with_markers(compute_grid(frames, resized, vision), vision);
+  auto shape = make_sample_shape_with_markers(vision.patch_format().compute_grid(frames, resized), vision);
   shape.num_images = 0;
   shape.num_videos = 1;
   shape.video_frames = frames;

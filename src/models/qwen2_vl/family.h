@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "models/media/patch_format.h"
 #include "models/network/config.h"
 
 namespace vlmtrain::models::qwen2_vl {
@@ -39,6 +40,9 @@ struct VisionConfig {
   /// Returns the number of pixels along a side of a token. Sides of resized images are multiples of
   /// it.
   int64_t pixels_per_token_side() const { return patch_size * merge_size; }
+  PatchFormat patch_format() const {
+    return {.patch_size = patch_size, .frames_per_patch = temporal_patch_size, .merge_size = merge_size};
+  }
   /// Estimates the number of parameters: those of matrices, merger included.
   double num_parameters() const;
   bool has_windows(int64_t block) const { return tokens_per_window_side && !full_attention_blocks.contains(block); }

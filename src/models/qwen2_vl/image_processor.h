@@ -1,14 +1,11 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 
 #include "models/processing/preprocessor_config.h"
 #include "models/qwen2_vl/family.h"
-#include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/image/resize.h"
 #include "vlmtrain/image/size.h"
@@ -65,48 +62,5 @@ const std::set<std::string_view>& get_pixel_config_keys();
 /// Returns the size that an image of this size is resized to; its sides are whole tokens. Throws as
 /// check_aspect_ratio().
 image::ImageSize compute_resized_size(image::ImageSize size, const PixelSettings& settings, const VisionConfig& vision);
-
-/// Returns the grid of patches of `frames` frames that were resized to `size`. The number of
-/// temporal patches is rounded up.
-data::PatchGrid compute_grid(int64_t frames, image::ImageSize size, const VisionConfig& vision);
-
-/// Returns the grid of tokens of a grid of patches.
-data::PatchGrid compute_token_grid(const data::PatchGrid& patches, const VisionConfig& vision);
-
-/// Returns the token numbers and the input shape of an image or video with this grid of patches,
-/// without the tokens of markers.
-data::SampleShape make_sample_shape(const data::PatchGrid& grid, const VisionConfig& vision);
-
-/// Writer of the patches of frames that are added one by one. The result is uint8 [patches, 3,
-/// temporal_patch_size · patch_size, patch_size] for the grid of compute_grid(). The frames of a
-/// patch are stacked vertically. Patches are ordered by temporal patch, then by token. Bitwise
-/// equal to transformers 5.23 with torchvision 0.29. Not thread-safe.
-class PatchWriter {
- public:
-  /// Creates a writer of `frames` frames that are resized to `size`. REQUIRES: frames ≥ 1.
-  PatchWriter(int64_t frames, image::ImageSize size, image::ResampleFilter filter, const VisionConfig& vision);
-
-  /// Adds the next frame, uint8 [3, height, width]. The tensor may be reused after the call.
-  void add(const at::Tensor& frame);
-  /// Returns all patches. Repeats the last frame to fill the last temporal patch. REQUIRES: called
-  /// once, after the last add().
-  at::Tensor finish();
-
- private:
-  /// Copies a resized frame to its patches.
-  void write(const at::Tensor& resized);
-
-  image::ResampleFilter filter_;
-  data::PatchGrid grid_;
-  int64_t patch_size_, frames_per_patch_, merge_size_;
-  at::Tensor patches_;
-  at::Tensor last_frame_;  // resized
-  int64_t num_written_frames_ = 0;
-};
-
-/// Returns the resized frame with index `frame`, uint8 [3, height, width], from the patches of a
-/// PatchWriter. `grid` is their grid.
-at::Tensor extract_frame(const at::Tensor& patches, const data::PatchGrid& grid, int64_t frame,
-                         const VisionConfig& vision);
 
 }  // namespace vlmtrain::models::qwen2_vl

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "models/media/medium.h"
+#include "models/media/patch_writer.h"
 #include "models/processing/conversation_processor.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "vlmtrain/base/error.h"
@@ -24,19 +25,6 @@ ShrinkRange make_shrink_range(int64_t min_pixels, const VisionConfig& vision) {
   const int64_t side = vision.pixels_per_token_side(), token_pixels = side * side;
   return {.min_pixels = std::max(kMinImageTokens, (min_pixels + token_pixels - 1) / token_pixels) * token_pixels,
           .step = token_pixels};
-}
-
-/// Returns previews of the first `frames` frames.
-std::vector<MediaPreview> preview_frames(const at::Tensor& rows, const data::PatchGrid& grid, int64_t frames,
-                                         const VisionConfig& vision) {
-  std::vector<MediaPreview> previews;
-  previews.reserve(static_cast<size_t>(frames));
-  for (int64_t frame = 0; frame < frames; ++frame) {
-    at::Tensor pixels = extract_frame(rows, grid, frame, vision);
-    const int64_t height = pixels.size(1), width = pixels.size(2);
-    previews.push_back({.pixels = std::move(pixels), .frame_index = frame, .tile_height = height, .tile_width = width});
-  }
-  return previews;
 }
 
 }  // namespace
@@ -69,7 +57,7 @@ void GridImageReader::check_size(image::ImageSize size) const {
 }
 
 MediaLayout GridImageReader::lay_out(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  return make_media_layout(compute_grid(1, compute_size(size, max_pixels), vision_), kImagePad, vision_);
+  return make_media_layout(vision_.patch_format().compute_grid(1, compute_size(size, max_pixels)), kImagePad, vision_);
 }
 
 ImageView GridImageReader::compute_view(image::ImageSize size, std::optional<int64_t> max_pixels) const {
@@ -77,7 +65,8 @@ ImageView GridImageReader::compute_view(image::ImageSize size, std::optional<int
 }
 
 at::Tensor GridImageReader::preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const {
-  PatchWriter patches(1, compute_size({image.size(1), image.size(2)}, max_pixels), settings_.filter, vision_);
+  PatchWriter patches(1, compute_size({image.size(1), image.size(2)}, max_pixels), settings_.filter,
+                      vision_.patch_format());
   patches.add(image);
   return patches.finish();
 }
@@ -86,7 +75,7 @@ std::vector<MediaPreview> GridImageReader::preview(const at::Tensor& rows, const
                                                    image::ImageSize /*size*/,
                                                    std::optional<int64_t> /*max_pixels*/) const {
   // All frames of an image's patches are equal, so one of them is shown.
-  return preview_frames(rows, *layout.grid, 1, vision_);
+  return preview_frames(rows, *layout.grid, 1, vision_.patch_format());
 }
 
 std::optional<ShrinkRange> GridImageReader::get_shrink_range() const {
@@ -94,7 +83,7 @@ std::optional<ShrinkRange> GridImageReader::get_shrink_range() const {
 }
 
 std::optional<int64_t> GridImageReader::count_tokens(image::ImageSize size, std::optional<int64_t> max_pixels) const {
-  return compute_grid(1, compute_size(size, max_pixels), vision_).patches() / vision_.patches_per_token();
+  return vision_.patch_format().compute_grid(1, compute_size(size, max_pixels)).patches() / vision_.patches_per_token();
 }
 
 void GridVideoReader::check(const image::VideoInfo& info) const {
@@ -106,13 +95,14 @@ void GridVideoReader::check(const image::VideoInfo& info) const {
 at::Tensor GridVideoReader::preprocess(image::VideoFile& video, std::optional<int64_t> max_pixels) const {
   const auto frames = select_frames(video.info());
   const auto count = std::ssize(frames);
-  PatchWriter patches(count, compute_frame_size(count, video.info().size, max_pixels), settings_.frame.filter, vision_);
+  PatchWriter patches(count, compute_frame_size(count, video.info().size, max_pixels), settings_.frame.filter,
+                      vision_.patch_format());
   video.read_frames(frames, [&](const at::Tensor& frame) { patches.add(frame); });
   return patches.finish();
 }
 
 std::vector<MediaPreview> GridVideoReader::preview(const at::Tensor& rows, const MediaLayout& layout) const {
-  return preview_frames(rows, *layout.grid, layout.frames, vision_);
+  return preview_frames(rows, *layout.grid, layout.frames, vision_.patch_format());
 }
 
 std::optional<ShrinkRange> GridVideoReader::get_shrink_range() const {
@@ -122,7 +112,7 @@ std::optional<ShrinkRange> GridVideoReader::get_shrink_range() const {
 data::PatchGrid GridVideoReader::compute_video_grid(const image::VideoInfo& info,
                                                     std::optional<int64_t> max_pixels) const {
   const auto frames = std::ssize(select_frames(info));
-  return compute_grid(frames, compute_frame_size(frames, info.size, max_pixels), vision_);
+  return vision_.patch_format().compute_grid(frames, compute_frame_size(frames, info.size, max_pixels));
 }
 
 namespace {
@@ -259,7 +249,7 @@ std::vector<int64_t> GridEncoder::make_position_ids(const EncodedChat& chat, std
   std::vector<VisionSpan> spans;
   size_t first = 0;
   for (const MediaLayout& layout : media) {
-    data::PatchGrid tokens = compute_token_grid(*layout.grid, vision_);
+    data::PatchGrid tokens = vision_.patch_format().compute_token_grid(*layout.grid);
     // Temporal patches that text separates are positioned as images.
     const int64_t num_spans = video_positions_.are_frames_separate ? std::exchange(tokens.frames, 1) : 1;
     for (int64_t i = 0; i < num_spans; ++i) {
@@ -271,7 +261,7 @@ std::vector<int64_t> GridEncoder::make_position_ids(const EncodedChat& chat, std
 }
 
 TowerInputFormat make_patch_format(const VisionConfig& vision) {
-  return {.row = {.height = vision.temporal_patch_size * vision.patch_size, .width = vision.patch_size}};
+  return {.row = vision.patch_format().row()};
 }
 
 namespace {

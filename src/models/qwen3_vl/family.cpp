@@ -170,8 +170,8 @@ data::SampleShape compute_image_sample_shape(const nlohmann::json& config_json, 
                                              image::ImageSize size, std::optional<int64_t> max_pixels) {
   const VisionConfig vision = Config::from_json(config_json, folder).vision;
   const auto settings = qwen2_vl::read_image_settings(folder, vision, max_pixels);
-  auto shape =
-      make_sample_shape(qwen2_vl::compute_grid(1, compute_resized_size(size, settings, vision), vision), vision);
+  const PatchFormat patches = vision.patch_format();
+  auto shape = patches.make_sample_shape(patches.compute_grid(1, compute_resized_size(size, settings, vision)));
   shape.tokens += kNumMarkerTokens;
   return shape;
 }
@@ -200,7 +200,8 @@ data::SampleShape compute_video_sample_shape(const nlohmann::json& config_json, 
   const auto frame_indices = videos.select_frames(video, settings.video_fps);
   const auto frames = std::ssize(frame_indices);
   const auto resized = videos.compute_frame_size(frames, video.size, std::nullopt, vision);
-  auto shape = make_sample_shape(qwen2_vl::compute_grid(frames, resized, vision), vision);
+  const PatchFormat patches = vision.patch_format();
+  auto shape = patches.make_sample_shape(patches.compute_grid(frames, resized));
   shape.tokens += count_timestamp_tokens(make_timestamps(frame_indices, fps, vision.temporal_patch_size), folder);
   if (settings.video_layout == data::VideoTokenLayout::kTransformers5) shape.tokens += kNumMarkerTokens;
   shape.num_images = 0;

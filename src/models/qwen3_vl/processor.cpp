@@ -165,7 +165,7 @@ class TimestampedVideoReader final : public qwen2_vl::GridVideoReader {
   MediaLayout lay_out(const image::VideoInfo& info, std::optional<int64_t> max_pixels) const override {
     const auto frames = select_frames(info);
     const data::PatchGrid grid = compute_video_grid(info, max_pixels);
-    const data::PatchGrid tokens = compute_token_grid(grid, vision_config());
+    const data::PatchGrid tokens = vision_config().patch_format().compute_token_grid(grid);
     const auto timestamps = make_timestamps(frames, get_fps(info), vision_config().temporal_patch_size);
     return {.text = format_video_text(timestamps, tokens.patches_per_frame()),
             .pixel_rows = grid.patches(),

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "io/temporary_folder.h"
+#include "models/media/patch_writer.h"
 #include "models/qwen2_vl/family.h"
 #include "models/qwen2_vl/image_processor.h"
 #include "models/qwen2_vl/model.h"
@@ -157,7 +158,7 @@ TEST(VideoSettings, SplitsVideoBudgetAmongFrames) {
 /// previous one.
 at::Tensor make_patches(const at::Tensor& frames, const PixelSettings& settings, const VisionConfig& vision) {
   const auto size = compute_resized_size({frames.size(2), frames.size(3)}, settings, vision);
-  PatchWriter writer(frames.size(0), size, settings.filter, vision);
+  PatchWriter writer(frames.size(0), size, settings.filter, vision.patch_format());
   const at::Tensor frame = at::empty_like(frames[0]);
   for (int64_t i = 0; i < frames.size(0); ++i) writer.add(frame.copy_(frames[i]));
   return writer.finish();
@@ -170,7 +171,7 @@ TEST(PatchWriter, WritesPatchesInTokenOrder) {
   const at::Tensor frames = at::arange(2 * 3 * 4 * 8, at::kByte).view({2, 3, 4, 8});
   const at::Tensor patches = make_patches(frames, settings, vision);
   ASSERT_EQ(patches.sizes(), (std::vector<int64_t>{2 * 4, 3, 4, 2}));
-  EXPECT_EQ(compute_grid(2, {4, 8}, vision), (PatchGrid{1, 2, 4}));
+  EXPECT_EQ(vision.patch_format().compute_grid(2, {4, 8}), (PatchGrid{1, 2, 4}));
   for (int64_t patch = 0; patch < 8; ++patch) {
     const int64_t row = patch / 2 % 2, column = patch / 4 * 2 + patch % 2;
     for (int64_t frame = 0; frame < 2; ++frame) {
@@ -186,11 +187,12 @@ TEST(PatchWriter, ExtractFrameInvertsPatches) {
   const PixelSettings settings{.budget = {1, 1'000}};
   const at::Tensor frames = at::arange(3 * 3 * 8 * 12, at::kLong).remainder(251).to(at::kByte).view({3, 3, 8, 12});
   const at::Tensor patches = make_patches(frames, settings, vision);
-  const auto grid = compute_grid(3, {8, 12}, vision);
+  const auto grid = vision.patch_format().compute_grid(3, {8, 12});
   for (int64_t frame = 0; frame < 3; ++frame) {
-    EXPECT_TRUE(at::equal(extract_frame(patches, grid, frame, vision), frames[frame])) << frame;
+    EXPECT_TRUE(at::equal(extract_frame(patches, grid, frame, vision.patch_format()), frames[frame])) << frame;
   }
-  EXPECT_TRUE(at::equal(extract_frame(patches, grid, 3, vision), frames[2])) << "the last one is repeated";
+  EXPECT_TRUE(at::equal(extract_frame(patches, grid, 3, vision.patch_format()), frames[2]))
+      << "the last one is repeated";
 }
 
 TEST(PatchWriter, RepeatsTheLastFrame) {
@@ -200,7 +202,7 @@ TEST(PatchWriter, RepeatsTheLastFrame) {
   const at::Tensor frames = at::arange(3 * 3 * 4 * 4, at::kByte).view({3, 3, 4, 4});
   const at::Tensor patches = make_patches(frames, settings, vision);
   EXPECT_EQ(patches.size(0), 8);
-  EXPECT_EQ(compute_grid(3, {4, 4}, vision), (PatchGrid{2, 2, 2}));
+  EXPECT_EQ(vision.patch_format().compute_grid(3, {4, 4}), (PatchGrid{2, 2, 2}));
   EXPECT_TRUE(at::equal(patches.narrow(0, 4, 4).narrow(2, 0, 2), patches.narrow(0, 4, 4).narrow(2, 2, 2)));
 }
 
