@@ -17,9 +17,9 @@ using nlohmann::json;
 /// Returns all families. Register a new one here.
 const std::vector<Family>& get_families() {
   static const std::vector<Family> table{
-      brain_llava::make_family(),      causal_lm::make_family(), gemma3::make_family(),  idefics3::make_family(),
-      idefics3::make_smolvlm_family(), internvl::make_family(),  llava::make_family(),   nanovlm::make_family(),
-      prs_med::make_family(),          qwen2_vl::make_family(),  qwen3_vl::make_family()};
+      brain_llava::make_family(), causal_lm::make_family(),        gemma3::make_family(),   gemma4::make_family(),
+      idefics3::make_family(),    idefics3::make_smolvlm_family(), internvl::make_family(), llava::make_family(),
+      nanovlm::make_family(),     prs_med::make_family(),          qwen2_vl::make_family(), qwen3_vl::make_family()};
   return table;
 }
 

@@ -130,6 +130,10 @@ namespace gemma3 {
 Family make_family();
 BuildFunction build;
 }  // namespace gemma3
+namespace gemma4 {
+Family make_family();
+BuildFunction build;
+}  // namespace gemma4
 namespace idefics3 {
 Family make_family();
 BuildFunction build;

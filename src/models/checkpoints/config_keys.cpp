@@ -35,7 +35,7 @@ constexpr std::array<std::string_view, 42> kTopLevelKeys{
     "vision_token_id", "image_seq_length", "tokenizer_model_max_length"};
 
 /// Keys read in the settings of a text model: text_config, or the top level without it.
-constexpr std::array<std::string_view, 46> kTextKeys{"attention_bias",
+constexpr std::array<std::string_view, 53> kTextKeys{"attention_bias",
                                                      "attention_dropout",
                                                      "attn_logit_softcapping",
                                                      "attn_output_gate",
@@ -80,10 +80,17 @@ constexpr std::array<std::string_view, 46> kTextKeys{"attention_bias",
                                                      "use_sliding_window",
                                                      "vocab_size",
                                                      "dtype",
-                                                     "torch_dtype"};
+                                                     "torch_dtype",
+                                                     "attention_k_eq_v",
+                                                     "enable_moe_block",
+                                                     "global_head_dim",
+                                                     "hidden_size_per_layer_input",
+                                                     "num_global_key_value_heads",
+                                                     "num_kv_shared_layers",
+                                                     "per_layer_config"};
 
 /// Keys read in vision_config.
-constexpr std::array<std::string_view, 48> kVisionKeys{
+constexpr std::array<std::string_view, 59> kVisionKeys{
     "attention_bias", "attention_dropout", "class_token", "deepstack_visual_indexes", "depth", "embed_dim",
     "fullatt_block_indexes", "hidden_act", "hidden_dropout_prob", "hidden_size", "image_size", "in_channels",
     "intermediate_size", "layer_norm_eps", "layer_scale_init_value", "max_patches", "mlp_ratio", "modalities",
@@ -93,7 +100,9 @@ constexpr std::array<std::string_view, 48> kVisionKeys{
     "use_absolute_position_embeddings", "use_mask_token", "use_mean_pooling", "use_qk_norm", "vision_use_head",
     "window_size", "dtype", "torch_dtype",
     // also ignored by transformers' vision tower
-    "projection_dim", "max_image_size", "size", "spatial_patch_size", "in_chans"};
+    "projection_dim", "max_image_size", "size", "spatial_patch_size", "in_chans", "head_dim", "hidden_activation",
+    "mm_embed_dim", "mm_posemb_size", "num_key_value_heads", "output_proj_dims", "pooling_kernel_size",
+    "position_embedding_size", "rms_norm_eps", "standardize", "use_clipped_linears"};
 
 /// Keys read in rope_scaling and rope_parameters.
 constexpr std::array<std::string_view, 18> kRopeKeys{"attention_factor",
@@ -125,13 +134,15 @@ constexpr std::string_view kInitializationReason = "standard deviation of the ra
 constexpr std::string_view kComputationReason = "affects how transformers computes, not the result";
 constexpr std::string_view kOtherTasksReason = "for tasks that this model does not support";
 constexpr std::string_view kPassedThroughReason = "for multi-token prediction, whose weights are kept but not trained";
+constexpr std::string_view kAudioReason = "for audio, whose modules are kept but not run";
+constexpr std::string_view kMoeReason = "for other sizes of Gemma 4, which are refused by other keys";
 constexpr std::string_view kUnusedReason = "transformers' class of this family ignores it";
 
 /// Keys that are not read and need no warning, with the reason.
 constexpr std::array kHarmlessConfigKeys{
+    HarmlessKey{"_attn_implementation", kComputationReason},
     HarmlessKey{"_attn_implementation_autoset", kComputationReason},
     HarmlessKey{"_attn_implementation_internal", kComputationReason},
-    HarmlessKey{"_attn_implementation", kComputationReason},
     HarmlessKey{"_commit_hash", kProvenanceReason},
     HarmlessKey{"_flash_attn_2_enabled", kComputationReason},
     HarmlessKey{"_name_or_path", kProvenanceReason},
@@ -141,9 +152,12 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"add_cross_attention", kOtherTasksReason},
     HarmlessKey{"architectures", kProvenanceReason},
     HarmlessKey{"attn_implementation", kComputationReason},
+    HarmlessKey{"audio_config", kAudioReason},
+    HarmlessKey{"audio_token_id", kAudioReason},
     HarmlessKey{"auto_map", "refers to Python code, which is not run"},
     HarmlessKey{"bad_words_ids", kGenerationReason},
     HarmlessKey{"begin_suppress_tokens", kGenerationReason},
+    HarmlessKey{"boa_token_id", kAudioReason},
     HarmlessKey{"bos_token_id", "the tokenizer's files are read instead"},
     HarmlessKey{"cache_implementation", kComputationReason},
     HarmlessKey{"chunk_size_feed_forward", kComputationReason},
@@ -153,6 +167,7 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"do_sample", kGenerationReason},
     HarmlessKey{"early_stopping", kGenerationReason},
     HarmlessKey{"encoder_no_repeat_ngram_size", kGenerationReason},
+    HarmlessKey{"eoa_token_index", kAudioReason},
     HarmlessKey{"eos_token_id", "generation_config.json and the chat template are read instead"},
     HarmlessKey{"exponential_decay_length_penalty", kGenerationReason},
     HarmlessKey{"finetuning_task", kProvenanceReason},
@@ -182,6 +197,7 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"mm_tunable_parts", kTrainingReason},
     HarmlessKey{"mm_use_im_patch_token", "a token that prompts never contain"},
     HarmlessKey{"mm_vision_tower_lr", kTrainingReason},
+    HarmlessKey{"moe_intermediate_size", kMoeReason},
     HarmlessKey{"mtp_num_hidden_layers", kPassedThroughReason},
     HarmlessKey{"mtp_use_dedicated_embeddings", kPassedThroughReason},
     HarmlessKey{"neftune_noise_alpha", kTrainingReason},
@@ -215,6 +231,7 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"tokenizer_class", kProvenanceReason},
     HarmlessKey{"tokenizer_padding_side", "samples are never padded"},
     HarmlessKey{"top_k", kGenerationReason},
+    HarmlessKey{"top_k_experts", kMoeReason},
     HarmlessKey{"top_p", kGenerationReason},
     HarmlessKey{"torchscript", kComputationReason},
     HarmlessKey{"transformers.js_config", kComputationReason},
@@ -228,9 +245,11 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"use_base_siglip", kUnusedReason},
     HarmlessKey{"use_bfloat16", kComputationReason},
     HarmlessKey{"use_cache", kComputationReason},
+    HarmlessKey{"use_double_wide_mlp", kMoeReason},
     HarmlessKey{"use_mm_proj", kProvenanceReason},
     HarmlessKey{"vlmtrain_version", kProvenanceReason},
     HarmlessKey{"vocab_size", "the text model's value is used"},
+    HarmlessKey{"vocab_size_per_layer_input", kMoeReason},
 };
 
 /// A key of a setting that changes the computation.
@@ -276,6 +295,8 @@ bool is_neutral_value(const json& value, double neutral_value) {
 bool is_read_setting(const json& section, std::string_view name) {
   const json type = section.value("model_type", json());
   return (name == "no_rope_layers" && type == "smollm3") ||
+         ((name == "final_logit_softcapping" || name == "use_bidirectional_attention") &&
+          (type == "gemma4_text" || type == "gemma4_unified_text")) ||
          (name == "partial_rotary_factor" && (type == "qwen3_5_text" || type == "qwen3_5"));
 }
 

@@ -6,6 +6,7 @@
 #include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -188,6 +189,8 @@ at::Tensor resize_table_rows(const nn::Parameter& parameter, const at::Tensor& t
 
 void check_loaded_values(const nn::Parameter& parameter, std::string_view name, const at::Tensor& values,
                          bool may_be_non_finite, const std::string& headline) {
+  // A range of the checkpoint may have infinite bounds.
+  if (parameter.component == nn::Component::kBuffer && !at::isnan(values).any().item<bool>()) return;
   const std::string source = headline.substr(0, headline.find(": "));
   if (const std::string non_finite = describe_first_non_finite_value(values); !non_finite.empty()) {
     if (!may_be_non_finite && !parameter.is_embedding) {
@@ -209,7 +212,8 @@ bool is_computed_table(std::string_view name) {
 }
 
 bool is_kept_untrained(std::string_view name) {
-  return name.starts_with("mtp.");
+  constexpr std::string_view kPrefixes[] = {"mtp.", "model.audio_tower.", "model.embed_audio."};
+  return std::ranges::any_of(kPrefixes, [name](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
 bool may_be_unused(std::string_view name) {

@@ -86,7 +86,7 @@ bool is_computed_table(std::string_view name);
 
 /// Returns whether a tensor belongs to a module that is not built, but kept in saved checkpoints:
 /// multi-token prediction (`mtp.`; Gloeckle et al. 2024, arXiv 2404.19737), which inference engines
-/// use for speculative decoding.
+/// use for speculative decoding, and Gemma 4's audio.
 bool is_kept_untrained(std::string_view name);
 
 /// Returns whether a checkpoint may have a tensor of this name without a parameter for it: a copy

@@ -219,10 +219,11 @@ bool get_config_flag(const Json& config, const char* key, bool fallback) {
 template <class Json>
 bool is_tied_in_transformers(const Json& config) {
   // InternVL has no default: without the key the weights decide, also in transformers.
-  constexpr std::array<std::string_view, 3> kModelTypesTiedByDefault{"gemma3", "gemma3_text", "smollm3"};
+  constexpr std::array<std::string_view, 5> kModelTypesTiedByDefault{"gemma3", "gemma3_text", "gemma4",
+                                                                     "gemma4_unified", "smollm3"};
   // Model types whose transformers class ignores the key in text_config.
-  constexpr std::array<std::string_view, 4> kModelTypesIgnoringTextConfigTying{"qwen3_vl", "idefics3", "smolvlm",
-                                                                               "gemma3"};
+  constexpr std::array<std::string_view, 6> kModelTypesIgnoringTextConfigTying{
+      "qwen3_vl", "idefics3", "smolvlm", "gemma3", "gemma4", "gemma4_unified"};
   const std::string type = config.value("model_type", "");
   const bool is_tied_by_default = std::ranges::find(kModelTypesTiedByDefault, type) != kModelTypesTiedByDefault.end();
   if (get_config_flag(config, kTieEmbeddingsKey, is_tied_by_default)) return true;

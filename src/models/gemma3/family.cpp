@@ -259,7 +259,7 @@ Family make_family() {
           .compute_image_sample_shape = compute_image_sample_shape,
           .get_context_length = get_context_length,
           .num_parameters = num_parameters,
-          .unsupported_model_types = {{"gemma3n", kDifferentModelReason}, {"gemma4", kDifferentModelReason}}};
+          .unsupported_model_types = {{"gemma3n", kDifferentModelReason}}};
 }
 
 }  // namespace vlmtrain::models::gemma3

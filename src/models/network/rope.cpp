@@ -29,8 +29,10 @@ RopeType parse_rope_type(const std::string& name, const std::string& source, con
   if (name == "default") return RopeType::kDefault;
   if (name == "linear") return RopeType::kLinear;
   if (name == "llama3") return RopeType::kLlama3;
+  if (name == "proportional") return RopeType::kProportional;
   if (name == "yarn") return RopeType::kYarn;
-  throw data_error("{}: {} of type {} is not supported; supported: default, linear, llama3, yarn", source, key, name);
+  throw data_error("{}: {} of type {} is not supported; supported: default, linear, llama3, proportional, yarn", source,
+                   key, name);
 }
 
 /// Returns the scale of cosine and sine in YaRN (arXiv 2309.00071, section 3.4), as transformers
@@ -96,6 +98,15 @@ at::Tensor compute_yarn_frequencies(const RopeConfig& rope, int64_t head_dim) {
   return inv_freq_interpolation * (1 - extrapolation_factor) + pos_freqs.reciprocal() * extrapolation_factor;
 }
 
+/// Returns the frequencies, 0 for pairs that do not rotate, with transformers' arithmetic
+/// (_compute_proportional_rope_parameters in modeling_rope_utils.py).
+at::Tensor compute_proportional_frequencies(const RopeConfig& rope, int64_t head_dim) {
+  const auto rotated_features = static_cast<int64_t>(rope.partial_rotary_factor * static_cast<double>(head_dim));
+  at::Tensor frequencies = nn::compute_inv_freq(head_dim, rope.theta).div_(rope.factor);
+  frequencies.slice(0, rotated_features / 2).zero_();
+  return frequencies;
+}
+
 constexpr NumberRange kPartialRotaryRange{1e-3, 1};
 
 }  // namespace
@@ -130,12 +141,14 @@ RopeConfig RopeConfig::from_json(const nlohmann::json& config, const std::string
   }
   if (result.type == RopeType::kDefault) return result;
 
-  result.factor = io::get<double>(rope, "factor", source);
+  const bool needs_factor = result.type != RopeType::kProportional;
+  result.factor =
+      needs_factor ? io::get<double>(rope, "factor", source) : io::get_or<double>(rope, "factor", 1, source);
   if (!(result.factor >= 1 && result.factor <= kRopeFactorRange.max)) {
     throw data_error("{}: {}.factor is {}; it must be from 1 to {:g}", source, key, result.factor,
                      kRopeFactorRange.max);
   }
-  if (result.type == RopeType::kLinear) return result;
+  if (result.type == RopeType::kLinear || result.type == RopeType::kProportional) return result;
 
   const char* const original_positions_key = "original_max_position_embeddings";
   const int64_t max_positions = read_size(config, "max_position_embeddings", 2048, kMaxPositions, source);
@@ -168,6 +181,8 @@ at::Tensor RopeConfig::compute_frequencies(int64_t head_dim) const {
       return nn::compute_inv_freq(rotary_dim, theta).div_(factor);
     case RopeType::kLlama3:
       return compute_llama3_frequencies(nn::compute_inv_freq(rotary_dim, theta), *this);
+    case RopeType::kProportional:
+      return compute_proportional_frequencies(*this, head_dim);
     case RopeType::kYarn:
       return compute_yarn_frequencies(*this, rotary_dim);
   }

@@ -13,10 +13,11 @@ namespace vlmtrain::models {
 /// The method that extends RoPE to contexts longer than in pretraining, as transformers'
 /// `rope_type`.
 enum class RopeType {
-  kDefault,  ///< no extension
-  kLinear,   ///< all frequencies divided by `factor` (Chen et al. 2023, arXiv 2306.15595)
-  kLlama3,   ///< low frequencies divided by `factor`, with a smooth transition (Llama 3.1)
-  kYarn,     ///< a ramp between frequencies, and a scale of cosine and sine (Peng et al. 2023, arXiv 2309.00071)
+  kDefault,       ///< no extension
+  kLinear,        ///< all frequencies divided by `factor` (Chen et al. 2023, arXiv 2306.15595)
+  kLlama3,        ///< low frequencies divided by `factor`, with a smooth transition (Llama 3.1)
+  kProportional,  ///< partial RoPE over the whole head: the pairs after the first do not rotate (Gemma 4)
+  kYarn,          ///< a ramp between frequencies, and a scale of cosine and sine (Peng et al. 2023, arXiv 2309.00071)
 };
 
 /// The configuration of a text model's rotary position embedding.
@@ -26,7 +27,7 @@ struct RopeConfig {
 
   RopeType type = RopeType::kDefault;
   double theta = kDefaultTheta;
-  double factor = 1;                                 ///< linear, llama3 and yarn: extension of the context
+  double factor = 1;                                 ///< all but default: extension of the context
   double original_max_positions = 0;                 ///< llama3 and yarn: context length of pretraining, in tokens
   double low_freq_factor = 1, high_freq_factor = 4;  ///< llama3: bounds of the transition
   double beta_fast = 32, beta_slow = 1;              ///< yarn: rotations over the context at the ends of the ramp
@@ -52,8 +53,9 @@ struct RopeConfig {
   static RopeConfig from_json(const nlohmann::json& text_config, const std::string& source, const RopeConfig& defaults,
                               bool supports_partial_rope);
 
-  /// Returns the number of features of a head that rotate.
+  /// Returns the number of features of a head that rotate. With proportional RoPE, all do, some by 0.
   int64_t compute_rotary_dim(int64_t head_dim) const {
+    if (type == RopeType::kProportional) return head_dim;
     return static_cast<int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);  // rounded down
   }
   /// Returns the frequencies, fp32 [rotary_dim / 2] on the CPU, rounded as in transformers.
