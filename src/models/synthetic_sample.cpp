@@ -91,6 +91,7 @@ void check_sample(const SyntheticSample& sample, const MediaCounts& counts) {
 void add_medium_shape(data::SampleShape& shape, const data::SampleShape& medium) {
   shape.row = medium.row;
   shape.patch_grids.insert(shape.patch_grids.end(), medium.patch_grids.begin(), medium.patch_grids.end());
+  shape.has_position_axes = shape.has_position_axes || medium.has_position_axes;
   shape.tokens += medium.tokens;
   shape.image_tokens += medium.image_tokens;
   shape.num_images += medium.num_images;

@@ -21,7 +21,8 @@ SampleShape make_native_shape() {
           .num_images = 2,
           .pixel_rows = 80,
           .row = {.height = 28, .width = 14},
-          .patch_grids = {{1, 6, 8}, {2, 4, 4}}};
+          .patch_grids = {{1, 6, 8}, {2, 4, 4}},
+          .has_position_axes = true};
 }
 
 TEST(SampleShape, RoundTripsThroughAMetaSample) {

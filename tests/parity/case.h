@@ -51,6 +51,8 @@ inline std::vector<std::string> case_names() {
           "gemma3_saved",
           "gemma3_crops",
           "gemma3_words",
+          "gemma4_tower",
+          "gemma4_unified_video",
           "qwen3_text",
           "llama_text",
           "gemma3_text",

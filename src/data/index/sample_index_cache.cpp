@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 /// Version of the format. Increase it whenever a sample of an unchanged record and unchanged files
 /// may get another shape.
-constexpr int64_t kCacheFormatVersion = 12;
+constexpr int64_t kCacheFormatVersion = 13;
 
 uint64_t to_nanoseconds(const timespec& time) {
   return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
@@ -100,11 +100,11 @@ Json to_json_array(const CachedSample& cached) {
   const SampleShape& shape = cached.shape;
   Json grids = Json::array();
   for (const auto& grid : shape.patch_grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
-  Json fields =
-      Json::array({cached.fingerprint, cached.file_state_hash, shape.tokens, shape.label_tokens, shape.image_tokens,
-                   shape.num_images, shape.pixel_rows, shape.row.height, shape.row.width, shape.num_videos,
-                   shape.video_frames, cached.decode_bytes, std::move(grids), cached.id, cached.task, cached.files,
-                   cached.shrink_info ? to_json_array(*cached.shrink_info) : Json()});
+  Json fields = Json::array({cached.fingerprint, cached.file_state_hash, shape.tokens, shape.label_tokens,
+                             shape.image_tokens, shape.num_images, shape.pixel_rows, shape.row.height, shape.row.width,
+                             shape.num_videos, shape.video_frames, cached.decode_bytes, shape.has_position_axes ? 1 : 0,
+                             std::move(grids), cached.id, cached.task, cached.files,
+                             cached.shrink_info ? to_json_array(*cached.shrink_info) : Json()});
   const PixelRowShape& row = shape.row;
   const bool has_masks = shape.masks > 0;
   if (has_masks || shape.num_volumes > 0 || row != PixelRowShape{.height = row.height, .width = row.width}) {
@@ -120,11 +120,13 @@ Json to_json_array(const CachedSample& cached) {
 CachedSample parse_cached_sample(const Json& json) {
   CachedSample cached{.fingerprint = json.at(0), .file_state_hash = json.at(1)};
   SampleShape& shape = cached.shape;
-  int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens, &shape.image_tokens, &shape.num_images,
-                             &shape.pixel_rows,   &shape.row.height,   &shape.row.width,    &shape.num_videos,
-                             &shape.video_frames, &cached.decode_bytes};
+  int64_t has_position_axes = 0;
+  int64_t* const fields[] = {&shape.tokens,       &shape.label_tokens,  &shape.image_tokens, &shape.num_images,
+                             &shape.pixel_rows,   &shape.row.height,    &shape.row.width,    &shape.num_videos,
+                             &shape.video_frames, &cached.decode_bytes, &has_position_axes};
   size_t i = 2;
   for (int64_t* field : fields) *field = json.at(i++);
+  shape.has_position_axes = has_position_axes != 0;
   const Json& grids = json.at(i);
   for (size_t grid = 0; grid < grids.size(); grid += 3) {
     shape.patch_grids.push_back({grids.at(grid), grids.at(grid + 1), grids.at(grid + 2)});

@@ -114,7 +114,8 @@ SampleShape get_sample_shape(const Sample& sample) {
                     .num_videos = sample.num_videos,
                     .video_frames = sample.video_frames,
                     .num_volumes = sample.num_volumes,
-                    .has_label_weights = !sample.label_weights.empty()};
+                    .has_label_weights = !sample.label_weights.empty(),
+                    .has_position_axes = !sample.position_ids.empty()};
   if (sample.pixel_values.defined()) {
     shape.pixel_rows = sample.pixel_values.size(0);
     shape.row = PixelRowShape::from_tensor(sample.pixel_values);
@@ -181,7 +182,7 @@ Sample make_meta_sample(const SampleShape& shape) {
   sample.num_volumes = shape.num_volumes;
   if (shape.num_volumes > 0) sample.modalities.assign(static_cast<size_t>(shape.pixel_rows), 0);
   sample.patch_grids = shape.patch_grids;
-  if (!shape.patch_grids.empty()) sample.position_ids.assign(static_cast<size_t>(kNumPositionAxes * shape.tokens), 0);
+  if (shape.has_position_axes) sample.position_ids.assign(static_cast<size_t>(kNumPositionAxes * shape.tokens), 0);
   if (shape.pixel_rows > 0) {
     sample.pixel_values =
         at::empty(shape.row.sizes(shape.pixel_rows), at::TensorOptions(shape.row.dtype).device(at::kMeta));

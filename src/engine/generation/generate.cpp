@@ -92,7 +92,6 @@ std::vector<GeneratedSequence> make_sequences(std::vector<data::Sample> prompts,
     data::Sample& prompt = prompts[i];
     const int64_t position = compute_next_position(prompt);
     prompt.pixel_values.reset();
-    prompt.patch_grids.clear();
     models::ImageFeatures features;
     if (const auto count = std::ssize(prompt.image_token_positions); count > 0) {
       features = image_features.narrow(first_image_token, count);

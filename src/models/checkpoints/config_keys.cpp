@@ -191,6 +191,7 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"length_penalty", kGenerationReason},
     HarmlessKey{"mamba_ssm_dtype", kComputationReason},
     HarmlessKey{"max_length", kGenerationReason},
+    HarmlessKey{"max_position_embeddings", "a tower has a table of positions"},
     HarmlessKey{"min_length", kGenerationReason},
     HarmlessKey{"mm_patch_merge_type", "for image_aspect_ratio anyres, which is not supported"},
     HarmlessKey{"mm_projector_lr", kTrainingReason},

@@ -113,7 +113,8 @@ class TimestampedVideoReader final : public VideoReader {
     const auto frames = settings_.select_frames(info);
     const auto grid = compute_grid(std::ssize(frames), info.size, settings_.pixels, shape_, max_pixels);
     const int64_t tokens = grid.patches() / shape_.patch_format().patches_per_token();
-    return {.text = format_video_text(make_timestamps(frames, info), tokens / grid.frames, texts_),
+    return {.text = format_video_text(make_timestamps(frames, settings_.get_frame_rate(info)), tokens / grid.frames,
+                                      texts_),
             .pixel_rows = grid.patches(),
             .image_tokens = tokens,
             .grid = grid,
@@ -181,7 +182,8 @@ data::SampleShape compute_video_sample_shape(const VideoSettings& settings, cons
   const auto frames = settings.select_frames(video);
   const auto grid = compute_grid(std::ssize(frames), video.size, settings.pixels, config.patches, std::nullopt);
   auto sample = config.patches.patch_format().make_sample_shape(grid);
-  sample.tokens += count_frame_marker_tokens(make_timestamps(frames, video), config.tokens, folder);
+  sample.tokens +=
+      count_frame_marker_tokens(make_timestamps(frames, settings.get_frame_rate(video)), config.tokens, folder);
   sample.num_images = 0;
   sample.num_videos = 1;
   sample.video_frames = grid.frames;

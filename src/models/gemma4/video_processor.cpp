@@ -32,11 +32,6 @@ void check_processor_type(const PreprocessorConfig& file, std::string_view type)
                      type);
 }
 
-double get_frame_rate(const image::VideoInfo& video) {
-  constexpr double kFallbackFrameRate = 24;  // of Gemma4Processor
-  return video.fps > 0 ? video.fps : kFallbackFrameRate;
-}
-
 }  // namespace
 
 std::string_view get_video_processor_type(const PatchShape& shape) {
@@ -68,6 +63,12 @@ VideoSettings VideoSettings::read(const std::filesystem::path& folder, const Pat
   }
   result.has_fps_conflict = result.num_frames.has_value() && file.find("fps") != nullptr;
   return result;
+}
+
+double VideoSettings::get_frame_rate(const image::VideoInfo& video) const {
+  constexpr double kFallbackFrameRate = 24;  // of Gemma4Processor
+  if (video.fps > 0) return video.fps;
+  return video.is_frame_list || video.is_frame_folder ? sampling_fps : kFallbackFrameRate;
 }
 
 std::vector<int64_t> VideoSettings::select_frames(const image::VideoInfo& video) const {
@@ -104,9 +105,8 @@ void write_frame_sampling(nlohmann::ordered_json& file, const VideoSettings& set
   }
 }
 
-std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indices, const image::VideoInfo& video) {
+std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indices, double fps) {
   constexpr int64_t kSecondsPerMinute = 60;
-  const double fps = get_frame_rate(video);
   std::vector<std::string> timestamps;
   timestamps.reserve(frame_indices.size());
   for (const int64_t frame : frame_indices) {

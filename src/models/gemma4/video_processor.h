@@ -34,6 +34,10 @@ struct VideoSettings {
   /// second; max_frames at most. transformers rejects a video of fewer frames than num_frames; here
   /// all of its frames are used. Throws as reject_fps_conflict() for a video file.
   std::vector<int64_t> select_frames(const image::VideoInfo& video) const;
+
+  /// Returns the frame rate of a video. If it is unknown: sampling_fps for a list or a folder of
+  /// frames, which were sampled before, else 24 as in transformers.
+  double get_frame_rate(const image::VideoInfo& video) const;
 };
 
 /// Throws UserError (kBadData) if settings.has_fps_conflict.
@@ -45,8 +49,7 @@ std::string_view get_video_processor_type(const PatchShape& shape);
 /// Writes the number of frames, or their rate, into `file`, the settings of a video processor.
 void write_frame_sampling(nlohmann::ordered_json& file, const VideoSettings& settings);
 
-/// Returns the time of each frame as `mm:ss`. A video of unknown frame rate is assumed to have 24
-/// frames per second, as in transformers.
-std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indices, const image::VideoInfo& video);
+/// Returns the time of each frame as `mm:ss`.
+std::vector<std::string> make_timestamps(const std::vector<int64_t>& frame_indices, double fps);
 
 }  // namespace vlmtrain::models::gemma4

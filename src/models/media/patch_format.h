@@ -9,9 +9,10 @@ namespace vlmtrain::models {
 
 /// The patches of a tower that processes images at native resolution.
 struct PatchFormat {
-  int64_t patch_size = 1;        ///< side of a patch, in pixels
-  int64_t frames_per_patch = 1;  ///< frames that a patch stacks
-  int64_t merge_size = 1;        ///< a token covers a square of merge_size² patches
+  int64_t patch_size = 1;          ///< side of a patch, in pixels
+  int64_t frames_per_patch = 1;    ///< frames that a patch stacks
+  int64_t merge_size = 1;          ///< a token covers a square of merge_size² patches
+  bool has_position_axes = false;  ///< whether tokens have positions on several axes (M-RoPE)
 
   int64_t patches_per_token() const { return merge_size * merge_size; }
   /// Returns the type and size of a patch, whose frames are stacked vertically.
@@ -37,7 +38,8 @@ struct PatchFormat {
             .num_images = 1,
             .pixel_rows = grid.patches(),
             .row = row(),
-            .patch_grids = {grid}};
+            .patch_grids = {grid},
+            .has_position_axes = has_position_axes};
   }
 };
 

@@ -41,7 +41,10 @@ struct VisionConfig {
   /// it.
   int64_t pixels_per_token_side() const { return patch_size * merge_size; }
   PatchFormat patch_format() const {
-    return {.patch_size = patch_size, .frames_per_patch = temporal_patch_size, .merge_size = merge_size};
+    return {.patch_size = patch_size,
+            .frames_per_patch = temporal_patch_size,
+            .merge_size = merge_size,
+            .has_position_axes = true};
   }
   /// Estimates the number of parameters: those of matrices, merger included.
   double num_parameters() const;

@@ -23,7 +23,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PatchGrid, frames, rows, columns)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PixelRowShape, dtype, channels, depth, height, width)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_tokens, num_images, pixel_rows, row,
                                    patch_grids, num_videos, video_frames, num_volumes, masks, num_images_with_masks,
-                                   mask_image_size, has_label_weights)
+                                   mask_image_size, has_label_weights, has_position_axes)
 }  // namespace data
 
 namespace memory {

@@ -166,6 +166,7 @@ struct BuiltinTemplate {
 constexpr std::array kBuiltinTemplates{
     BuiltinTemplate{"chatml", "<|im_end|>"},
     BuiltinTemplate{"gemma3", "<end_of_turn>"},
+    BuiltinTemplate{"gemma4", "<turn|>"},
     BuiltinTemplate{"internvl", "<|im_end|>"},            // OpenGVLab/InternVL3-*-hf
     BuiltinTemplate{"llava_1_5", ""},                     // llava-hf/llava-1.5-*
     BuiltinTemplate{"llava_qwen", "<|im_end|>"},          // LLaVA-NeXT, conversation.py: qwen_1_5

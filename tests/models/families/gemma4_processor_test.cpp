@@ -108,7 +108,8 @@ TEST(Gemma4Videos, MatchFramesAndTextsOfTransformers) {
       continue;
     }
     EXPECT_EQ(frames, entry.at("indices")) << video;
-    EXPECT_EQ(format_video_text(make_timestamps(frames, info), 2, texts), entry.at("text")) << video;
+    EXPECT_EQ(format_video_text(make_timestamps(frames, settings.get_frame_rate(info)), 2, texts), entry.at("text"))
+        << video;
   }
   for (const json& entry : read_reference("images")) EXPECT_EQ(format_image_text(entry.at(0), texts), entry.at(1));
 }

@@ -100,6 +100,7 @@ struct SampleShape {
   int64_t num_images_with_masks = 0;  ///< images in SegmentationMasks::pixels
   int64_t mask_image_size = 0;        ///< side length of these images, in pixels
   bool has_label_weights = false;     ///< whether the sample has Sample::label_weights
+  bool has_position_axes = false;     ///< whether the sample has Sample::position_ids
 
   /// Returns the number of images, videos and volumes.
   int64_t num_media() const { return num_images + num_videos + num_volumes; }

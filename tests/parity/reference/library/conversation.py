@@ -99,13 +99,17 @@ def read_frames(folder):
 
 
 def process(processor, text, sample, root, marks, **more):
-    """Returns what the processor makes of the text and of the images and videos whose marks it has, the images and the videos."""
+    """Returns what the processor makes of the text and of the images and videos whose marks it has, the images and the videos.
+
+    more: arguments of the processor, which replace those of this function.
+    """
     images = [Image.open(path).convert("RGB") for path in image_paths(sample, root)[: text.count(marks["image"])]]
     videos = [read_frames(path) for path in paths(sample, "video", root)[: text.count(marks["video"])]]
     if videos:
         described = [
-            {"fps": FRAMES_PER_SECOND, "total_num_frames": len(video), "width": video.shape[3], "height": video.shape[2]}
+            {"fps": FRAMES_PER_SECOND, "total_num_frames": len(video), "width": video.shape[3], "height": video.shape[2],
+             "frames_indices": list(range(len(video)))}
             for video in videos
         ]
-        more |= {"videos": [videos], "video_metadata": [described], "do_sample_frames": True, "fps": FRAMES_PER_SECOND}
+        more = {"videos": [videos], "video_metadata": [described], "do_sample_frames": True, "fps": FRAMES_PER_SECOND} | more
     return dict(processor(text=[text], images=images or None, return_tensors="pt", **more)), images, videos

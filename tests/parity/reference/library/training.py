@@ -12,6 +12,8 @@ import torch
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.gemma3 import modeling_gemma3
+from transformers.models.gemma4 import modeling_gemma4
+from transformers.models.gemma4_unified import modeling_gemma4_unified
 from transformers.models.internvl.modeling_internvl import InternVLVisionRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.mistral.modeling_mistral import MistralRMSNorm
@@ -95,6 +97,22 @@ def wide_qwen_norm(self, x):
     return self._norm(x) * (1.0 + self.weight)
 
 
+def wide_gemma4_norm(self, x):
+    """Gemma4RMSNorm.forward without its cast to float32; in float32 it is the same."""
+    return self._norm(x) * self.weight if self.with_scale else self._norm(x)
+
+
+def wide_pooling(self, hidden_states, pixel_position_ids, padding_positions, output_length=None):
+    """Gemma4VisionPooler.forward without its cast to float32; in float32 it is the same."""
+    side = int((hidden_states.shape[1] // output_length) ** 0.5)
+    positions = pixel_position_ids.clamp(min=0)
+    columns = positions[..., 0].amax(-1, keepdim=True) + 1
+    squares = positions // side
+    index = squares[..., 0] + columns // side * squares[..., 1]
+    shares = functional.one_hot(index, output_length).to(hidden_states.dtype) * ~padding_positions[..., None] / side**2
+    return shares.transpose(1, 2) @ hidden_states * self.root_hidden_size, ~(shares == 0).all(1)
+
+
 # The gated delta net of Qwen3.5 from its definition, row by row.
 
 
@@ -143,6 +161,9 @@ def widen_delta_nets(model):
 
 
 modeling_gemma3.Gemma3RMSNorm.forward = wide_norm
+modeling_gemma4.Gemma4RMSNorm.forward = wide_gemma4_norm
+modeling_gemma4.Gemma4VisionPooler.forward = wide_pooling
+modeling_gemma4_unified.Gemma4UnifiedRMSNorm.forward = wide_gemma4_norm
 modeling_qwen3_5.Qwen3_5RMSNorm.forward = wide_qwen_norm
 for modeling in (modeling_qwen2_vl, modeling_qwen2_5_vl, modeling_qwen3_vl, modeling_qwen3_5):
     modeling.apply_rotary_pos_emb_vision = wide_rotary
