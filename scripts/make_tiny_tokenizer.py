@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA, nanoVLM, Qwen-VL, InternVL or Gemma 3.
+"""Trains the tokenizer of a tiny preset: byte-level BPE with the special tokens of SmolVLM, LLaVA, nanoVLM, Qwen-VL, InternVL, Gemma 3 or Gemma 4.
 
     pip install tokenizers==0.23.3
-    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|qwen3-vl-tiny|qwen3.5-tiny|internvl3-tiny|gemma-3-tiny|prs-med-tiny|brain-llava-tiny] [--out FILE]
+    scripts/make_tiny_tokenizer.py [--preset smolvlm-tiny|llava-tiny|nanovlm-tiny|qwen2.5-vl-tiny|qwen3-vl-tiny|qwen3.5-tiny|internvl3-tiny|gemma-3-tiny|gemma-4-tiny|prs-med-tiny|brain-llava-tiny] [--out FILE]
 
 The merges come from the sentences of scripts/make_shapes.py (of scripts/make_organs.py for prs-med-tiny, of questions on head scans
 for brain-llava-tiny) and from some common English below. So the quickstart's words are one token each, and other text is spelled
@@ -24,6 +24,7 @@ QWEN_LAST_TOKENS = [
 ]
 INTERNVL_LAST_TOKENS = ["<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>", "<video>"]
 GEMMA_LAST_TOKENS = ["<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
+GEMMA4_LAST_TOKENS = ["<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<|video|>"]
 QWEN_SYSTEM = "You are a helpful assistant."
 # For each preset: the tokens before all others, those after them, the token that begins a text, the words of its chat template.
 PRESETS = {
@@ -39,6 +40,7 @@ PRESETS = {
     # nanoVLM's other tokens follow from its config.json.
     "nanovlm-tiny": (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], [], None, ("user\n", "assistant\n")),
     "gemma-3-tiny": (["<pad>", "<eos>", "<bos>", "<unk>"], GEMMA_LAST_TOKENS, "<bos>", ("user\n", "model\n")),
+    "gemma-4-tiny": (["<pad>", "<eos>", "<bos>", "<unk>"], GEMMA4_LAST_TOKENS, "<bos>", ("user\n", "model\n", "00:12 ")),
     "qwen2.5-vl-tiny": (["<|endoftext|>"], QWEN_LAST_TOKENS, None, ("system\n", "user\n", "assistant\n", QWEN_SYSTEM)),
     "internvl3-tiny": (["<|endoftext|>"], INTERNVL_LAST_TOKENS, None, ("system\n", "user\n", "assistant\n", "Frame1: ")),
     "internvl3.5-tiny": (["<|endoftext|>"], INTERNVL_LAST_TOKENS, None, ("system\n", "user\n", "assistant\n", "Frame1: ")),

@@ -98,6 +98,12 @@ CHAT_TEMPLATES = {
               "{%- for item in message['content'] -%}{%- if item['type'] == 'image' -%}{{ '<image>' }}"
               "{%- elif item['type'] == 'text' -%}{{ item['text'] | trim }}{%- endif -%}{%- endfor -%}{{ '<end_of_turn>\n' }}"
               "{%- endfor -%}{%- if add_generation_prompt -%}{{'<start_of_turn>model\n'}}{%- endif -%}",
+    # google/gemma-4-31B-it as trl 1.16 has it, for conversations without tools and reasoning; its mark for an image is <|image|>
+    "gemma4": "{{ bos_token }}{%- for message in messages -%}"
+              "{{ '<|turn>' + ('model' if message['role'] == 'assistant' else message['role']) + '\n' }}"
+              "{%- for item in message['content'] -%}{%- if item['type'] == 'image' -%}{{ '<image>' }}"
+              "{%- elif item['type'] == 'text' -%}{{ item['text'] | trim }}{%- endif -%}{%- endfor -%}{{ '<turn|>\n' }}"
+              "{%- endfor -%}{%- if add_generation_prompt -%}{{'<|turn>model\n'}}{%- endif -%}",
     # LLaVA-VL/LLaVA-NeXT, conversation.py: conv_qwen as SeparatorStyle.CHATML writes it
     "llava_qwen": "{% if messages[0]['role'] != 'system' %}<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n{% endif %}"
                   "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' }}"

@@ -76,6 +76,7 @@ TRAININGS = {
     "qwen3.5": ("qwen3.5-tiny", {}),
     "qwen3.5-nf4": ("qwen3.5-tiny", {**NF4, **precision("bf16"), **cut({"recompute": "1+1"})}),
     "gemma-3": ("gemma-3-tiny", {}),
+    "gemma-4": ("gemma-4-tiny", {}),
     "gemma-3-nf4": ("gemma-3-tiny", {**NF4, **precision("bf16"), **cut({"recompute": "1+1"})}),
     "qwen3-vl-lora": ("qwen3-vl-tiny", {**LORA, **precision("bf16"), **EVALUATION}),
     "nanovlm": ("nanovlm-tiny", SINGLE),

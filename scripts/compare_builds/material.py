@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "gpu_queue" / "h
 import inputs  # noqa: E402
 
 PRESETS = ("smolvlm-tiny", "llava-tiny", "qwen2.5-vl-tiny", "nanovlm-tiny", "qwen3-vl-tiny", "qwen3.5-tiny", "internvl3-tiny", "internvl3.5-tiny",
-           "gemma-3-tiny")
+           "gemma-3-tiny", "gemma-4-tiny")
 TASKS = ("colour", "count", "place")
 SIZES = ((64, 64), (120, 72), (56, 140), (200, 160))
 FRAMES = 4

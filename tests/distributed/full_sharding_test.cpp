@@ -108,7 +108,8 @@ INSTANTIATE_TEST_SUITE_P(
                     .model = "qwen3_5_video"},
         TrainConfig{.name = "ImagesBothWays",
                     .recompute = {.language = 2, .language_selective = 1},
-                    .model = "gemma3_published"}),
+                    .model = "gemma3_published"},
+        TrainConfig{.name = "ClampedLinears", .recompute = {.vision = 1, .language = 2}, .model = "gemma4_tower"}),
     [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -41,7 +41,7 @@ const Tokenizer& load_template_tokenizer(std::string_view name) {
   static const std::map<std::string_view, std::string> tokenizer_names{
       {"smolvlm", "smollm2"}, {"qwen2_vl", "qwen2"},          {"llava_qwen", "qwen2"},      {"chatml", "qwen2"},
       {"llava_v1", "llama2"}, {"mistral_instruct", "llama2"}, {"question_answer", "qwen2"}, {"llava_1_5", "llama2"},
-      {"internvl", "qwen2"},  {"gemma3", "gemma-3-tiny"}};
+      {"internvl", "qwen2"},  {"gemma3", "gemma-3-tiny"},     {"gemma4", "gemma-4-tiny"}};
   return load_tokenizer(tokenizer_names.at(name));
 }
 
@@ -175,9 +175,9 @@ TEST(BuiltinTemplates, UnknownNameListsTheTemplates) {
     FAIL() << "no error";
   } catch (const UserError& error) {
     EXPECT_EQ(error.code(), ExitCode::kUsage);
-    EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("\"smolvml\""), HasSubstr("chatml, gemma3, internvl, llava_1_5, llava_qwen, llava_v1, "
-                                                          "mistral_instruct, question_answer, qwen2_vl, smolvlm")));
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("\"smolvml\""),
+                                    HasSubstr("chatml, gemma3, gemma4, internvl, llava_1_5, llava_qwen, llava_v1, "
+                                              "mistral_instruct, question_answer, qwen2_vl, smolvlm")));
   }
 }
 

@@ -91,7 +91,8 @@ INSTANTIATE_TEST_SUITE_P(, GenerationTest,
                                          GenerationCase{"internvl3_5_mixed", at::kBFloat16, {}},
                                          GenerationCase{"qwen3_5_images", at::kBFloat16, {}},
                                          GenerationCase{"gemma3_published", at::kBFloat16, {}},
-                                         GenerationCase{"gemma3_published", at::kFloat, {}}),
+                                         GenerationCase{"gemma3_published", at::kFloat, {}},
+                                         GenerationCase{"gemma4_tower", at::kBFloat16, {}}),
                          get_test_name);
 
 }  // namespace

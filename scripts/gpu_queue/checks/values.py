@@ -10,7 +10,7 @@ from harness.comparison import Verdict
 
 STEPS = 5
 PRESETS = ["smolvlm-tiny", "llava-tiny", "nanovlm-tiny", "qwen2.5-vl-tiny", "qwen3-vl-tiny", "qwen3.5-tiny", "internvl3-tiny", "internvl3.5-tiny",
-           "gemma-3-tiny"]
+           "gemma-3-tiny", "gemma-4-tiny"]
 FASTER = {"training.learning_rate": "1.01e-3"}
 OTHER_ORDER = {"training.seed": 1}
 LORA = {"lora.rank": 4}

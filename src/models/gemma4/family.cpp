@@ -33,8 +33,9 @@ TowerConfig read_tower_config(const json& vision, const std::string& source) {
   }
   const json rope = get_section(vision, "rope_parameters", source);
   const auto rope_type = rope.empty() ? "axial" : io::get_or<std::string>(rope, "rope_type", "axial", source);
-  if (rope_type != "axial") {
-    throw data_error("{}: rope_parameters of type {} are not supported; supported: axial", source, rope_type);
+  // Published files have the name `default`.
+  if (rope_type != "axial" && rope_type != "default") {
+    throw data_error("{}: rope_parameters of type {} are not supported; supported: axial, default", source, rope_type);
   }
   TowerConfig config;
   config.hidden_size = read_size(vision, "hidden_size", config.hidden_size, kMaxLayerWidth, source);

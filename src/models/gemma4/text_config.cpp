@@ -26,6 +26,8 @@ std::string_view get_model_type(GemmaVersion version) {
 void reject_unsupported_settings(const json& text, GemmaVersion version, const std::string& source) {
   constexpr std::pair<const char*, const char*> kUnsupported[]{
       {"enable_moe_block", "a mixture of experts (26B-A4B)"},
+      {"num_experts", "a mixture of experts (26B-A4B)"},
+      {"num_local_experts", "a mixture of experts"},
       {"num_kv_shared_layers", "keys and values shared by blocks (E2B, E4B)"},
       {"attention_bias", "biases of the attention"}};
   for (const auto& [key, description] : kUnsupported) {

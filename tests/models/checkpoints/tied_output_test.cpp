@@ -119,8 +119,8 @@ TEST_P(TiedOutputTest, OutputWithoutEmbeddingIsRefused) {
 }
 
 TEST(TiedOutput, UntiedConfigKeepsItsOutput) {
-  for (const char* name :
-       {"text_only", "qwen3_vl_mixed", "internvl3_tiles", "gemma3_saved", "nanovlm_untied", "llama_text"}) {
+  for (const char* name : {"text_only", "qwen3_vl_mixed", "internvl3_tiles", "gemma3_saved", "gemma4_unified_video",
+                           "nanovlm_untied", "llama_text"}) {
     const CheckpointCopy copy(name);
     EXPECT_FALSE(has_tied_output(*build_model(copy.path(), at::kMeta, at::kFloat))) << name;
     EXPECT_THAT(list_checkpoint_warnings(copy.path()), IsEmpty()) << name;
