@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cmath>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -176,7 +177,11 @@ GemmaConfig read_text_config(const json& text, GemmaVersion version, const std::
                           .num_key_value_heads = read_size(text, "num_key_value_heads", 4, kMaxLayerWidth, source),
                           .head_dim = read_size(text, "head_dim", 256, kMaxLayerWidth, source)};
   config.full.heads = read_full_heads(text, config, source);
-  for (const auto* attention : {&config.sliding, &config.full}) check_gemma_heads(attention->heads, source);
+  for (auto* attention : {&config.sliding, &config.full}) {
+    check_gemma_heads(attention->heads, source);
+    // Scores are not divided, so that queries of gain 1 would make random attention sharp.
+    attention->initial_query_gain = 1 / std::sqrt(static_cast<double>(attention->heads.head_dim));
+  }
   config.sliding.window = read_size(text, "sliding_window", is_unified ? 1024 : 512, kMaxPositions, source);
   config.sliding.rope =
       read_rope_config(text, "sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}, source);

@@ -57,7 +57,9 @@ TowerBlock::TowerBlock(const nn::ParameterScope& scope, const TowerConfig& confi
              config.heads.num_key_value_heads * config.heads.head_dim, config.has_clipped_linears),
       out_proj_(scope / "self_attn" / "o_proj", config.heads.num_heads * config.heads.head_dim, config.hidden_size,
                 config.has_clipped_linears),
-      qk_norm_(scope / "self_attn", config.heads.head_dim, config.rms_norm_eps),
+      // Scores are not divided, so that queries of gain 1 would make random attention sharp.
+      qk_norm_(scope / "self_attn", config.heads.head_dim, config.rms_norm_eps, nn::NormGain::kWeight,
+               1 / std::sqrt(static_cast<double>(config.heads.head_dim))),
       gate_(scope / "mlp" / "gate_proj", config.hidden_size, config.intermediate_size, config.has_clipped_linears),
       up_(scope / "mlp" / "up_proj", config.hidden_size, config.intermediate_size, config.has_clipped_linears),
       down_(scope / "mlp" / "down_proj", config.intermediate_size, config.hidden_size, config.has_clipped_linears),

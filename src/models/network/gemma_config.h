@@ -26,6 +26,7 @@ struct GemmaAttentionConfig {
   std::optional<int64_t> window = std::nullopt;  ///< tokens; nothing: full attention
   /// Whether the tokens of an image also attend to its later tokens.
   bool is_bidirectional_in_images = true;
+  double initial_query_gain = 1;  ///< of the QK-norm with random weights
 };
 
 /// The configuration of Gemma's text model: Gemma 3 (Gemma Team 2025, arXiv 2503.19786) or Gemma 4

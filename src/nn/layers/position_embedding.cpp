@@ -291,8 +291,10 @@ QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads
   return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
 }
 
-QkNorm::QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain)
-    : query_weight_((scope / "q_norm").add_parameter("weight", {features}, make_unit_gain_values(gain))),
+QkNorm::QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain, double initial_query_gain)
+    : query_weight_((scope / "q_norm")
+                        .add_parameter("weight", {features},
+                                       {.mean = make_unit_gain_values(gain).mean + initial_query_gain - 1})),
       key_weight_((scope / "k_norm").add_parameter("weight", {features}, make_unit_gain_values(gain))),
       eps_(eps),
       gain_(gain) {}

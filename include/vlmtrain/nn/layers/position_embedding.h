@@ -61,7 +61,9 @@ QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads
 class QkNorm {
  public:
   /// Adds `q_norm.weight` and `k_norm.weight` [features] under `scope`; `features` is head_dim.
-  QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain = NormGain::kWeight);
+  /// `initial_query_gain`: the initial gain of queries.
+  QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain = NormGain::kWeight,
+         double initial_query_gain = 1);
 
   /// Splits and rotates as nn::split_and_rotate_heads(), with normalized queries and keys.
   QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads, const RotaryTable& table) const;

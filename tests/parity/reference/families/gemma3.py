@@ -1,9 +1,9 @@
 """Gemma 3. sample.I.pixel_values are float32 [images and their crops, 3, side, side]."""
 
-from library import gemma3_checkpoints, gemma3_format
+from library.gemma import gemma3_checkpoints, gemma3_format
 from library.cases import IMAGES, ONE, THREE, TWO, WORDS, Case
 from library.family import Family
-from library.gemma3_checkpoints import Shape
+from library.gemma.gemma3_checkpoints import Shape
 
 
 class Model(Family):

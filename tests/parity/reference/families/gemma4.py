@@ -1,9 +1,9 @@
 """Gemma 4 with a tower (31B) and without (12B). sample.I.pixel_values are float32 [patches, 3, side, side], token by token."""
 
-from library import gemma4_checkpoints, gemma4_format
+from library.gemma import gemma4_checkpoints, gemma4_format
 from library.cases import BOTH, IMAGES, ONE, TWO, WORDS, Case, sample, with_video
 from library.family import Family
-from library.gemma4_checkpoints import Shape
+from library.gemma.gemma4_checkpoints import Shape
 
 
 class Model(Family):

@@ -62,8 +62,8 @@ CASES = [
     ),
     LoraCase("qwen_all_linear", "Qwen2.5-VL with images and a video; query, key and value of its tower are one Linear", "qwen2_5_vl_mixed", "all-linear"),
     LoraCase("qwen3_all_linear", "Qwen3-VL with images and a video: DeepStack's mergers too", "qwen3_vl_mixed", "all-linear"),
-    LoraCase("qwen3_5_text", "Qwen3.5's gated delta nets and gated attention; all-linear adapts these Linears too", "qwen3_5_video",
-             r".*language_model.*\.(in_proj_\w+|out_proj|[qkvo]_proj)"),
+    LoraCase("qwen3_5_deltas", "three Linears of Qwen3.5's gated delta nets", "qwen3_5_video",
+             r".*\.in_proj_(qkv|a|b)"),
 ]
 NAMES = [case.name for case in CASES]
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from library import gemma3_checkpoints, small_tokenizer
+from library import small_tokenizer
+from library.gemma import gemma3_checkpoints
 from library.cases import write_json
 from library.idefics3_checkpoints import save_weights
 from library.llava_checkpoints import QWEN_TOKENS

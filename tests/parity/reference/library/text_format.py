@@ -5,7 +5,7 @@ Labels are the answers and the token that ends them.
 
 import torch
 
-from library import gemma3_format
+from library.gemma import gemma3_format
 from library.conversation import ROLES, Encoded, chatml, mask_of_spans
 
 

@@ -4,7 +4,7 @@
     sizes     [patch_size, pooling_kernel_size, max_soft_tokens, height, width, height after, width after]
     pixels    `crc`: the CRC-32 of the bytes [patches, 3, p, p], the patches of a token adjacent; p = patch_size, or with merged
               patches patch_size · pooling_kernel_size. An image has the seed 0, frames the seeds 0, 1, …
-    frames    [frames, fps, num_frames, wanted fps]: which frames are taken (null: transformers refuses), and the text of the
+    frames    [frames, fps, num_frames, fps argument]: which frames are taken (null: transformers refuses), and the text of the
               video with two tokens per frame
     images    [tokens, text]
 
@@ -57,10 +57,10 @@ def source_image(height, width, seed):
 
 def sizes():
     random.seed(0)
-    wanted = SIZES + [(random.randint(1, 4000), random.randint(1, 4000)) for _ in range(20)]
+    sizes = SIZES + [(random.randint(1, 4000), random.randint(1, 4000)) for _ in range(20)]
     return [
         [patch, pooling, budget, *size, *get_aspect_ratio_preserving_size(*size, patch, budget * pooling**2, pooling)]
-        for patch, pooling in SHAPES for budget in BUDGETS for size in wanted
+        for patch, pooling in SHAPES for budget in BUDGETS for size in sizes
     ]
 
 
@@ -100,21 +100,21 @@ def pixels(medium, unified, budget, size):
     }
 
 
-def frames(count, fps, num_frames, wanted_fps):
+def frames(count, fps, num_frames, fps_argument):
     texts = set()
     for video_type, processor_type in (
         (Gemma4VideoProcessor, Gemma4Processor), (Gemma4UnifiedVideoProcessor, Gemma4UnifiedProcessor),
     ):
-        video_processor = video_type(num_frames=num_frames, fps=wanted_fps)
+        video_processor = video_type(num_frames=num_frames, fps=fps_argument)
         metadata = VideoMetadata(total_num_frames=count, fps=fps)
         try:
-            metadata.frames_indices = video_processor.sample_frames(metadata, num_frames=num_frames, fps=wanted_fps)
+            metadata.frames_indices = video_processor.sample_frames(metadata, num_frames=num_frames, fps=fps_argument)
         except ValueError:
-            return {"video": [count, fps, num_frames, wanted_fps], "indices": None}
+            return {"video": [count, fps, num_frames, fps_argument], "indices": None}
         inputs = {"num_soft_tokens_per_video": [2], "video_metadata": [metadata]}
         texts.add(processor_type.replace_video_token(TOKENS, inputs, 0))
     (text,) = texts
-    return {"video": [count, fps, num_frames, wanted_fps], "indices": metadata.frames_indices.tolist(), "text": text}
+    return {"video": [count, fps, num_frames, fps_argument], "indices": metadata.frames_indices.tolist(), "text": text}
 
 
 def image_text(tokens):

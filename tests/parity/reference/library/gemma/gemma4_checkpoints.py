@@ -22,7 +22,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from library import gemma3_checkpoints
+from library.gemma import gemma3_checkpoints
 from library.cases import read_json, write_json
 from library.idefics3_checkpoints import randomise, split_processor_config
 

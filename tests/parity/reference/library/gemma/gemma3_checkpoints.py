@@ -78,7 +78,7 @@ def config(shape, tokenizer):
 
 
 def chat_template():
-    table = Path(__file__).resolve().parents[4] / "configs" / "chat_templates" / "gemma3.jinja"
+    table = Path(__file__).resolve().parents[5] / "configs" / "chat_templates" / "gemma3.jinja"
     return table.read_text().replace("'<image>'", "'<start_of_image>'")
 
 
