@@ -29,6 +29,7 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   mask_sample.mask_image_size = 64;
   SampleShape weighted = tiles;
   weighted.has_label_weights = true;
+  weighted.has_position_axes = true;
   const ShrinkInfo shrunk{.tokens = 900,
                           .pixels = 90,
                           .tokens_after = 800,
@@ -74,8 +75,8 @@ TEST_F(SampleIndexCacheTest, StoresShapesOfAllMedia) {
   EXPECT_EQ(samples[2]->decode_bytes, 5);
   EXPECT_FALSE(samples[0]->shrink_info);
   EXPECT_EQ(samples[2]->shrink_info, shrunk);
-  // Images have the format that caches without volumes had.
-  EXPECT_NE(io::read_file(file).find("\n[7,11,20,3,8,1,2,40,50,0,0,9,[],\"a\",\"vqa\",[\"p.png\",\"q.png\"],null]\n"),
+  // Images without volumes, masks and weights need no further fields.
+  EXPECT_NE(io::read_file(file).find("\n[7,11,20,3,8,1,2,40,50,0,0,9,0,[],\"a\",\"vqa\",[\"p.png\",\"q.png\"],null]\n"),
             std::string::npos);
 }
 

@@ -76,7 +76,7 @@ TEST_P(WeightsToSaveTest, SavesBaseForFrozenAndMasterWeightsForTrained) {
       num_rounded += at::equal(tensor, parameter.tensor.detach().to(at::kFloat)) ? 0 : 1;
     }
   }
-  EXPECT_GT(num_frozen, 5);
+  EXPECT_GT(num_frozen, 0);
   EXPECT_GT(num_rounded, 0) << "the model's own values have the same precision";
   EXPECT_EQ(io::read_json(out() / "config.json"), io::read_json(copy_.path() / "config.json"));
   const auto reloaded = build_model(out(), at::kCPU, at::kFloat);

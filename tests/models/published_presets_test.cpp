@@ -307,6 +307,25 @@ INSTANTIATE_TEST_SUITE_P(Hub, PublishedGemma,
                                          SizedPreset{"gemma-3-27b", 27'432'406'640}),
                          [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 
+class PublishedGemma4 : public testing::TestWithParam<SizedPreset> {};
+
+TEST_P(PublishedGemma4, HasTransformersSizeAndTokens) {
+  const parity::TemporaryFolder folder;
+  write_preset_config(GetParam().name, folder.path());
+  const auto model = build_model(folder.path(), at::kMeta, at::kBFloat16);
+  EXPECT_EQ(model->parameters().count_elements(), GetParam().parameters);
+  const auto shape = compute_sample_shape(folder.path(), {.images = 2, .image_width = 1000, .image_height = 300});
+  EXPECT_EQ(shape.image_tokens, 2 * 30 * 9);  // at most 280 cells of 48 x 48 pixels
+  EXPECT_EQ(shape.tokens, 2 * (30 * 9 + 2) + 256);
+}
+
+// The numbers of transformers' models on these configurations, whose parameters do not include the
+// scalar of each block.
+INSTANTIATE_TEST_SUITE_P(Hub, PublishedGemma4,
+                         testing::Values(SizedPreset{"gemma-4-12b", 11'957'272'576 + 48},
+                                         SizedPreset{"gemma-4-31b", 31'273'086'512 + 60}),
+                         [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
+
 class PublishedTextModel : public testing::TestWithParam<SizedPreset> {};
 
 TEST_P(PublishedTextModel, HasPublishedSizeAndNoImages) {

@@ -184,7 +184,7 @@ TEST_P(QuantizedLora, FiveStepsOfAdamW) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, QuantizedLora,
                          testing::Values("nf4_all_linear", "nf4_dora", "nf4_llava", "nf4_qwen", "nf4_qwen3",
-                                         "nf4_qwen3_5", "int8_all_linear"),
+                                         "nf4_qwen3_5", "nf4_gemma4", "int8_all_linear"),
                          [](const auto& instance) { return instance.param; });
 
 }  // namespace

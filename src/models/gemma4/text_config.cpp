@@ -2,13 +2,16 @@
 
 #include <nlohmann/json.hpp>
 
+#include <charconv>
 #include <cmath>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models::gemma4 {
@@ -90,37 +93,55 @@ RopeConfig read_rope_config(const json& text, const char* section, const json& d
   return rope;
 }
 
+/// Returns the heads of every block: `common`, and what per_layer_config has instead. Its keys are the
+/// numbers of blocks, which transformers pads with zeros.
+std::vector<nn::HeadShape> read_heads_by_block(const json& by_block, const nn::HeadShape& common, size_t num_blocks,
+                                               const std::string& source) {
+  std::vector<nn::HeadShape> heads(num_blocks, common);
+  for (const auto& [key, value] : by_block.items()) {
+    size_t block = num_blocks;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), block);
+    if (error != std::errc() || end != key.data() + key.size() || block >= num_blocks) {
+      throw data_error("{}: {} is not the number of one of {} blocks", source, make_excerpt(key), num_blocks);
+    }
+    const json overrides = get_section(by_block, key.c_str(), source);
+    const std::string block_source = source + "." + key;
+    for (const auto& [name, setting] : overrides.items()) {
+      if (name == "head_dim" || name == "num_key_value_heads") continue;
+      throw data_error("{}: {} is not supported; supported: head_dim, num_key_value_heads", block_source,
+                       make_excerpt(name));
+    }
+    heads[block].head_dim = read_size(overrides, "head_dim", common.head_dim, kMaxLayerWidth, block_source);
+    heads[block].num_key_value_heads =
+        read_size(overrides, "num_key_value_heads", common.num_key_value_heads, kMaxLayerWidth, block_source);
+  }
+  return heads;
+}
+
 /// Returns the heads of blocks with full attention. Published files have global_head_dim and
 /// num_global_key_value_heads; files that transformers saves have per_layer_config instead.
 nn::HeadShape read_full_heads(const json& text, const GemmaConfig& config, const std::string& source) {
   nn::HeadShape heads = config.sliding.heads;
   heads.has_value_projection = !io::get_or<bool>(text, "attention_k_eq_v", false, source);
-  heads.head_dim = read_size(text, "global_head_dim", 512, kMaxLayerWidth, source);
-  if (!heads.has_value_projection) {
-    heads.num_key_value_heads =
-        read_size(text, "num_global_key_value_heads", heads.num_key_value_heads, kMaxLayerWidth, source);
-  }
   const json by_block = get_section(text, "per_layer_config", source);
-  if (by_block.empty()) return heads;
-  heads = config.sliding.heads;
-  heads.has_value_projection = !io::get_or<bool>(text, "attention_k_eq_v", false, source);
-  bool is_first = true;
-  for (size_t block = 0; block < config.layer_types.size(); ++block) {
-    const auto overrides = by_block.find(std::to_string(block));
+  if (by_block.empty()) {
+    heads.head_dim = read_size(text, "global_head_dim", 512, kMaxLayerWidth, source);
+    if (!heads.has_value_projection) {
+      heads.num_key_value_heads =
+          read_size(text, "num_global_key_value_heads", heads.num_key_value_heads, kMaxLayerWidth, source);
+    }
+    return heads;
+  }
+  const auto block_heads =
+      read_heads_by_block(by_block, config.sliding.heads, config.layer_types.size(), source + " (per_layer_config)");
+  // The last block always has full attention.
+  heads.head_dim = block_heads.back().head_dim;
+  heads.num_key_value_heads = block_heads.back().num_key_value_heads;
+  for (size_t block = 0; block < block_heads.size(); ++block) {
     const bool is_full = config.layer_types[block] == GemmaLayerType::kFull;
-    nn::HeadShape block_heads = config.sliding.heads;
-    if (overrides != by_block.end()) {
-      const std::string block_source = source + " (per_layer_config)." + std::to_string(block);
-      block_heads.head_dim = read_size(*overrides, "head_dim", block_heads.head_dim, kMaxLayerWidth, block_source);
-      block_heads.num_key_value_heads =
-          read_size(*overrides, "num_key_value_heads", block_heads.num_key_value_heads, kMaxLayerWidth, block_source);
-    }
-    if (is_full && std::exchange(is_first, false)) {
-      heads.head_dim = block_heads.head_dim;
-      heads.num_key_value_heads = block_heads.num_key_value_heads;
-    }
     const nn::HeadShape& expected = is_full ? heads : config.sliding.heads;
-    if (block_heads.head_dim != expected.head_dim || block_heads.num_key_value_heads != expected.num_key_value_heads) {
+    if (block_heads[block].head_dim != expected.head_dim ||
+        block_heads[block].num_key_value_heads != expected.num_key_value_heads) {
       throw data_error(
           "{}: per_layer_config: block {} has other heads than the blocks of its type, which is not "
           "supported; use a published checkpoint",

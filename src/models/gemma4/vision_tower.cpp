@@ -2,10 +2,12 @@
 
 #include <ATen/OpMathType.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/bitwise_and.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/clamp.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
 #include <limits>
@@ -22,6 +24,23 @@ namespace vlmtrain::models::gemma4 {
 namespace {
 
 using nn::InitialValues;
+
+/// at::clamp with scalars `min` and `max` on x's device. Its backward pass has no meta kernel, which
+/// dry runs on the host need.
+struct ClampFunction : torch::autograd::Function<ClampFunction> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, const at::Tensor& min,
+                            const at::Tensor& max) {
+    context->save_for_backward({x, min, max});
+    return at::clamp(x, min, max);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &x = saved[0], &min = saved[1], &max = saved[2];
+    return {gradients[0] * at::bitwise_and(x >= min, x <= max), {}, {}};
+  }
+};
 
 /// Adds an untrained number of the checkpoint.
 at::Tensor add_bound(const nn::ParameterScope& scope, std::string_view name, double initial_value) {
@@ -43,7 +62,7 @@ ClippableLinear::ClippableLinear(const nn::ParameterScope& scope, int64_t in_fea
 
 at::Tensor ClippableLinear::operator()(const at::Tensor& x) const {
   if (!input_min_.defined()) return linear_(x);
-  return at::clamp(linear_(at::clamp(x, input_min_, input_max_)), output_min_, output_max_);
+  return ClampFunction::apply(linear_(ClampFunction::apply(x, input_min_, input_max_)), output_min_, output_max_);
 }
 
 TowerBlock::TowerBlock(const nn::ParameterScope& scope, const TowerConfig& config)

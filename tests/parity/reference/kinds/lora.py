@@ -64,6 +64,7 @@ CASES = [
     LoraCase("qwen3_all_linear", "Qwen3-VL with images and a video: DeepStack's mergers too", "qwen3_vl_mixed", "all-linear"),
     LoraCase("qwen3_5_deltas", "three Linears of Qwen3.5's gated delta nets", "qwen3_5_video",
              r".*\.in_proj_(qkv|a|b)"),
+    LoraCase("gemma4_all_linear", "Gemma 4: clamped Linears of the tower, keys that are also values", "gemma4_tower", "all-linear"),
 ]
 NAMES = [case.name for case in CASES]
 

@@ -37,7 +37,9 @@ CASES = [
                      r".*(language_model|multi_modal_projector).*(_proj|linear_\d)")),
     ("nf4", LoraCase("nf4_qwen", "Qwen2.5-VL with images and a video, every Linear but the output projection", "qwen2_5_vl_mixed", "all-linear")),
     ("nf4", LoraCase("nf4_qwen3", "Qwen3-VL with images and a video, every Linear but the output projection", "qwen3_vl_mixed", "all-linear")),
-    ("nf4", LoraCase("nf4_qwen3_5", "Qwen3.5, two Linears of a gated delta net", "qwen3_5_video", r".*\.(in_proj_b|out_proj)")),
+    ("nf4", LoraCase("nf4_qwen3_5", "Qwen3.5, the output Linear of a gated delta net", "qwen3_5_video", r".*\.out_proj")),
+    ("nf4", LoraCase("nf4_gemma4", "Gemma 4, keys and clamped Linears of the tower", "gemma4_tower",
+                     r".*(language_model.*\.k_proj|vision_tower.*\.k_proj\.linear)")),
     ("int8", LoraCase("int8_all_linear", "every Linear but the output projection", "mixed_batch", "all-linear")),
 ]
 NAMES = ["matrices"] + [case.name for _, case in CASES]
