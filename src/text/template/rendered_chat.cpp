@@ -55,9 +55,8 @@ class RenderedChatBuilder {
         AnswerSpans answer = find_answer_spans(rendering_, static_cast<int>(i), turn_text, traits_, settings_);
         if (!answer.is_complete) add_omission_notice(turn, chat.notices);
         if (answer.spans.empty()) continue;  // the template omits this turn
-        spans = extend_answer_spans(
-            std::move(answer.spans),
-            find_answer_begin(answer.spans.front().begin, i, is_last_answer, variables, chat.notices), is_last_answer);
+        const auto begin = find_answer_begin(answer.spans.front().begin, i, is_last_answer, variables, chat.notices);
+        spans = extend_answer_spans(std::move(answer.spans), begin, is_last_answer);
       }
       has_answer = true;
       has_end_of_turn = has_end_of_turn || ends_with_end_of_turn(spans.back());
