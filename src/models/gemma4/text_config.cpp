@@ -1,5 +1,6 @@
 #include "models/gemma4/text_config.h"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <charconv>
@@ -105,7 +106,7 @@ std::vector<nn::HeadShape> read_heads_by_block(const json& by_block, const nn::H
       throw data_error("{}: {} is not the number of one of {} blocks", source, make_excerpt(key), num_blocks);
     }
     const json overrides = get_section(by_block, key.c_str(), source);
-    const std::string block_source = source + "." + key;
+    const std::string block_source = fmt::format("{}.{}", source, key);
     for (const auto& [name, setting] : overrides.items()) {
       if (name == "head_dim" || name == "num_key_value_heads") continue;
       throw data_error("{}: {} is not supported; supported: head_dim, num_key_value_heads", block_source,
@@ -156,7 +157,7 @@ bool read_bidirectional_images(const json& text, GemmaVersion version, const std
   const char* const key = "use_bidirectional_attention";
   const bool is_default = version == GemmaVersion::k4Unified && !text.contains(key);
   const auto value = io::get_or<std::string>(text, key, is_default ? "vision" : "", source);
-  if (value != "" && value != "vision") {
+  if (!value.empty() && value != "vision") {
     throw data_error("{}: use_bidirectional_attention {} is not supported; supported: null, vision", source, value);
   }
   return value == "vision";
