@@ -24,7 +24,9 @@ QWEN_LAST_TOKENS = [
 ]
 INTERNVL_LAST_TOKENS = ["<|im_start|>", "<|im_end|>", "<img>", "</img>", "<IMG_CONTEXT>", "<video>"]
 GEMMA_LAST_TOKENS = ["<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>", "<image_soft_token>"]
-GEMMA4_LAST_TOKENS = ["<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<|video|>"]
+GEMMA4_LAST_TOKENS = [
+    "<|turn>", "<turn|>", "<|image>", "<image|>", "<|image|>", "<|video|>", "<|audio>", "<audio|>", "<|audio|>",
+]
 QWEN_SYSTEM = "You are a helpful assistant."
 # For each preset: the tokens before all others, those after them, the token that begins a text, the words of its chat template.
 PRESETS = {

@@ -319,11 +319,11 @@ TEST_P(PublishedGemma4, HasTransformersSizeAndTokens) {
   EXPECT_EQ(shape.tokens, 2 * (30 * 9 + 2) + 256);
 }
 
-// The numbers of transformers' models on these configurations, whose parameters do not include the
-// scalar of each block.
+// The numbers of transformers' models of these configurations. Their parameters do not include the
+// scalar of each block, and the tower's std_bias and std_scale.
 INSTANTIATE_TEST_SUITE_P(Hub, PublishedGemma4,
                          testing::Values(SizedPreset{"gemma-4-12b", 11'957'272'576 + 48},
-                                         SizedPreset{"gemma-4-31b", 31'273'086'512 + 60}),
+                                         SizedPreset{"gemma-4-31b", 31'273'086'512 + 60 + 2 * 1152}),
                          [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 
 class PublishedTextModel : public testing::TestWithParam<SizedPreset> {};
