@@ -11,9 +11,10 @@ import gguf
 
 TEXT_MODELS = {
     "idefics3": "LLAMA", "smolvlm": "LLAMA", "llava": "LLAMA", "qwen2_vl": "QWEN2VL", "qwen2_5_vl": "QWEN2VL", "qwen3_vl": "QWEN3VL",
-    "qwen3_5": "QWEN35", "gemma3": "GEMMA3",
+    "qwen3_5": "QWEN35", "gemma3": "GEMMA3", "gemma4": "GEMMA4",
 }
-OF_VISION = re.compile(r"vision_tower\.|vision_model\.|visual\.|multi_modal_projector\.|model\.connector\.")
+SUFFIXES = (".weight", ".bias", ".input_min", ".input_max", ".output_min", ".output_max")
+OF_VISION = re.compile(r"vision_tower\.|vision_model\.|visual\.|multi_modal_projector\.|embed_vision\.|model\.connector\.")
 # The converter names these itself.
 NAMED_BY_CODE = re.compile(r"visual\.(merger|deepstack_merger_list\.[0-9]+)\.(norm|linear_fc[12])\.(weight|bias)")
 # Multi-token prediction becomes a block after the last (conversion/qwen.py). gguf 0.19.0 has the names of its other tensors in
@@ -41,6 +42,8 @@ def names_for_the_map(kind, name):
         return [] if NAMED_BY_CODE.fullmatch(name) else [name]
     if kind == "gemma3":
         return [name.replace("_weight", ".weight")]
+    if kind == "gemma4":
+        return [name.replace("model.vision_tower.encoder.", "vision_model.model.").replace(".linear.weight", ".weight")]
     if kind in ("qwen2_vl", "qwen2_5_vl") and ".qkv." in name:
         return [name.replace("qkv", part) for part in "qkv"]
     return [name]
@@ -61,6 +64,6 @@ def problems_of_checkpoint(config, names):
         if name.startswith("mtp.") and not name.startswith("mtp.layers."):
             names_of_part = mtp
         for renamed in names_for_the_map(kind, name):
-            if names_of_part.get_name(renamed, try_suffixes=(".weight", ".bias")) is None:
+            if names_of_part.get_name(renamed, try_suffixes=SUFFIXES) is None:
                 unnamed.append(name)
     return [f"gguf has no name for {len(unnamed)} tensors, such as {unnamed[0]}"] if unnamed else []

@@ -1,6 +1,7 @@
 """Where vLLM's loader puts the tensors of a checkpoint and the modules of an adapter, for the architectures of vlmtrain's families.
 
-Written from vLLM 0.33.0's sources (vllm/model_executor/models, vllm/lora/utils.py, vllm/lora/model_manager.py): the prefixes of each
+Written from vLLM 0.33.0's sources (vllm/model_executor/models, vllm/lora/utils.py, vllm/lora/model_manager.py; gemma4_mm.py of commit
+01bae219): the prefixes of each
 class's hf_to_vllm_mapper, and the modules that the class builds. Names of Linears that vLLM holds packed (qkv_proj, gate_up_proj)
 stand here as a checkpoint has them, since its loader takes those. `differences_from_source` compares with another version's files.
 """
@@ -84,6 +85,11 @@ NEW_NAMES = {
     "model.language_model.": "language_model.model.", "model.vision_tower.": "vision_tower.",
     "model.multi_modal_projector.": "multi_modal_projector.", "lm_head.": "language_model.lm_head.",
 }
+GEMMA4_NAMES = {
+    "model.vision_tower": "vision_tower", "model.embed_vision": "embed_vision", "model.audio_tower.": "audio_tower.",
+    "model.embed_audio.": "embed_audio.", "model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
+    "model": "language_model.model",
+}
 QWEN2_NAMES = {
     "model.language_model.": "language_model.model.", "model.visual.": "visual.", "lm_head.": "language_model.lm_head.",
     "model.": "language_model.model.",
@@ -95,6 +101,13 @@ QWEN3_TEXT = under("language_model.model.", text_model(head_norms=True))
 GEMMA3_TEXT = under("language_model.model.", text_model("pre_feedforward_layernorm", "post_feedforward_layernorm", head_norms=True))
 QWEN3_MERGER = norm(r"merger\.norm", rf"deepstack_merger_list\.{N}\.norm")
 QWEN3_MERGER += linear(r"merger\.linear_fc[12]", rf"deepstack_merger_list\.{N}\.linear_fc[12]")
+# vLLM runs transformers' tower.
+GEMMA4_BLOCK = weights(
+    "(input|post_attention|pre_feedforward|post_feedforward)_layernorm", r"self_attn\.[qk]_norm",
+    r"self_attn\.[qkvo]_proj\.linear", r"mlp\.(gate|up|down)_proj\.linear",
+) + [r"(self_attn|mlp)\.[a-z]+_proj\.(input|output)_(min|max)"]
+GEMMA4_TOWER = [*weights(r"patch_embedder\.input_proj"), r"patch_embedder\.position_embedding_table", "std_(bias|scale)"]
+GEMMA4_TOWER += [rf"encoder\.layers\.{N}\.{name}" for name in GEMMA4_BLOCK]
 INTERN_BLOCK = norm("layernorm_(before|after)") + linear(r"attention\.(q_proj|k_proj|v_proj|projection_layer)", r"mlp\.fc[12]")
 INTERN_BLOCK += norm(r"attention\.[qk]_norm") + [r"lambda_[12]"]
 INTERN_TOWER = [r"embeddings\.(cls_token|position_embeddings|mask_token)", *linear(r"embeddings\.patch_embeddings\.projection"), *norm("layernorm")]
@@ -135,6 +148,11 @@ ARCHITECTURES = {
         "gemma3_mm.py", NEW_NAMES,
         [*HEAD, *GEMMA3_TEXT, *under("vision_tower.vision_model.", siglip()),
          *under("multi_modal_projector.", [r"mm_input_projection_weight", r"mm_soft_emb_norm\.weight"])],
+    ),
+    "Gemma4ForConditionalGeneration": Architecture(
+        "gemma4_mm.py", GEMMA4_NAMES,
+        [*HEAD, *GEMMA3_TEXT, rf"language_model\.model\.layers\.{N}\.layer_scalar", *under("vision_tower.", GEMMA4_TOWER),
+         *weights(r"embed_vision\.embedding_projection")],
     ),
     "InternVLForConditionalGeneration": Architecture(
         "interns1.py", NEW_NAMES,
