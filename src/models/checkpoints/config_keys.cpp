@@ -135,7 +135,7 @@ constexpr std::string_view kComputationReason = "affects how transformers comput
 constexpr std::string_view kOtherTasksReason = "for tasks that this model does not support";
 constexpr std::string_view kPassedThroughReason = "for multi-token prediction, whose weights are kept but not trained";
 constexpr std::string_view kAudioReason = "for audio, whose modules are kept but not run";
-constexpr std::string_view kMoeReason = "for other sizes of Gemma 4, which are refused by other keys";
+constexpr std::string_view kOtherSizesReason = "for other sizes of Gemma 4, which are refused by other keys";
 constexpr std::string_view kUnusedReason = "transformers' class of this family ignores it";
 
 /// Keys that are not read and need no warning, with the reason.
@@ -200,7 +200,7 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"mm_use_im_patch_token", "a token that prompts never contain"},
     HarmlessKey{"mm_vision_tower_lr", kTrainingReason},
     HarmlessKey{"model_patch_size", "follows from patch_size and pooling_kernel_size"},
-    HarmlessKey{"moe_intermediate_size", kMoeReason},
+    HarmlessKey{"moe_intermediate_size", kOtherSizesReason},
     HarmlessKey{"mtp_num_hidden_layers", kPassedThroughReason},
     HarmlessKey{"mtp_use_dedicated_embeddings", kPassedThroughReason},
     HarmlessKey{"neftune_noise_alpha", kTrainingReason},
@@ -235,7 +235,7 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"tokenizer_class", kProvenanceReason},
     HarmlessKey{"tokenizer_padding_side", "samples are never padded"},
     HarmlessKey{"top_k", kGenerationReason},
-    HarmlessKey{"top_k_experts", kMoeReason},
+    HarmlessKey{"top_k_experts", kOtherSizesReason},
     HarmlessKey{"top_p", kGenerationReason},
     HarmlessKey{"torchscript", kComputationReason},
     HarmlessKey{"transformers.js_config", kComputationReason},
@@ -249,11 +249,11 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"use_base_siglip", kUnusedReason},
     HarmlessKey{"use_bfloat16", kComputationReason},
     HarmlessKey{"use_cache", kComputationReason},
-    HarmlessKey{"use_double_wide_mlp", kMoeReason},
+    HarmlessKey{"use_double_wide_mlp", kOtherSizesReason},
     HarmlessKey{"use_mm_proj", kProvenanceReason},
     HarmlessKey{"vlmtrain_version", kProvenanceReason},
     HarmlessKey{"vocab_size", "the text model's value is used"},
-    HarmlessKey{"vocab_size_per_layer_input", kMoeReason},
+    HarmlessKey{"vocab_size_per_layer_input", kOtherSizesReason},
 };
 
 /// A key of a setting that changes the computation.

@@ -112,15 +112,10 @@ int64_t read_tokens_per_side(const json& config, const VisionTransformerConfig& 
   return side;
 }
 
+/// Returns a token id, whose key is `key` or in newer files `new_key`.
 int64_t read_token_id(const json& config, const char* key, const char* new_key, int64_t fallback, int64_t vocab_size,
                       const std::string& source) {
-  const char* const token_id_key = config.contains(key) ? key : new_key;
-  const auto id = io::get_or<int64_t>(config, token_id_key, fallback, source);
-  if (id < 0 || id >= vocab_size) {
-    throw config_error("{}: {} {} is not in the vocabulary of {} (text_config.vocab_size)", source, token_id_key, id,
-                       vocab_size);
-  }
-  return id;
+  return read_gemma_token_id(config, config.contains(key) ? key : new_key, fallback, vocab_size, source);
 }
 
 }  // namespace

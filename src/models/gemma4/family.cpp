@@ -78,16 +78,6 @@ PatchShape read_patch_shape(const json& vision, bool merges_patches, const std::
           .merges_patches = merges_patches};
 }
 
-int64_t read_token_id(const json& config, const char* key, int64_t fallback, int64_t vocab_size,
-                      const std::string& source) {
-  const auto id = io::get_or<int64_t>(config, key, fallback, source);
-  if (id < 0 || id >= vocab_size) {
-    throw config_error("{}: {} {} is not in the vocabulary of {} (text_config.vocab_size)", source, key, id,
-                       vocab_size);
-  }
-  return id;
-}
-
 }  // namespace
 
 double TowerConfig::num_parameters() const {
@@ -117,7 +107,7 @@ Config Config::from_json(const json& config_json, const std::string& source) {
   config.tie_word_embeddings = io::get_or<bool>(config_json, "tie_word_embeddings", true, source);
   const int64_t vocab_size = config.text.vocab_size;
   const auto read_id = [&](const char* key, int64_t fallback) {
-    return read_token_id(config_json, key, fallback, vocab_size, source);
+    return read_gemma_token_id(config_json, key, fallback, vocab_size, source);
   };
   const MediaTokenIds defaults;
   config.processor.vocab_size = vocab_size;

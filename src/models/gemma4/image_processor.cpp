@@ -69,15 +69,8 @@ PixelSettings read_pixel_settings(const PreprocessorConfig& file, const PixelSet
                                   const PatchShape& shape) {
   file.check_key_is_true("do_resize");
   check_pixel_range(file);
-  const auto check_config_value = [&](std::string_view key, int64_t expected) {
-    const auto actual = file.value<int64_t>(key, expected);
-    if (actual != expected) {
-      throw data_error("{}: {} is {}, but config.json's vision_config has {}; they must be equal", file.name(), key,
-                       actual, expected);
-    }
-  };
-  check_config_value("patch_size", shape.patch_size);
-  check_config_value("pooling_kernel_size", shape.pooling_size);
+  file.check_equals_config("patch_size", shape.patch_size, "vision_config");
+  file.check_equals_config("pooling_kernel_size", shape.pooling_size, "vision_config");
   PixelSettings settings = defaults;
   settings.max_tokens = file.value("max_soft_tokens", settings.max_tokens);
   if (std::ranges::find(kTokenBudgets, settings.max_tokens) == kTokenBudgets.end()) {

@@ -1,16 +1,12 @@
 #include "models/gemma4/model.h"
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/ones.h>
 
 #include <array>
 #include <utility>
 
 #include "models/family.h"
-#include "models/network/layers.h"
-#include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/device_copy.h"
+#include "models/gemma4/patch_inputs.h"
 
 namespace vlmtrain::models::gemma4 {
 
@@ -47,8 +43,7 @@ int64_t get_vision_features(const Config& config) {
 
 PatchEmbedder::PatchEmbedder(const nn::ParameterScope& scope, const PatchEmbedderConfig& config,
                              const PatchShape& patches)
-    : num_positions_(config.num_positions),
-      patch_format_(patches.patch_format()),
+    : patch_format_(patches.patch_format()),
       pixel_norm_(scope / "patch_ln1", 3 * patches.pixels_per_token(), kLayerNormEps),
       projection_(scope / "patch_dense", 3 * patches.pixels_per_token(), config.embed_dim, /*bias=*/true),
       patch_norm_(scope / "patch_ln2", config.embed_dim, kLayerNormEps),
@@ -57,19 +52,9 @@ PatchEmbedder::PatchEmbedder(const nn::ParameterScope& scope, const PatchEmbedde
       position_norm_(scope / "pos_norm", config.embed_dim, kLayerNormEps) {}
 
 at::Tensor PatchEmbedder::operator()(const image::ByteImages& pixels, std::span<const data::PatchGrid> grids) const {
-  const auto host_positions = list_patch_positions(grids, patch_format_);
-  const int64_t num_patches = std::ssize(host_positions) / kNumPatchAxes;
-  VLMTRAIN_CHECK(num_patches == pixels.num_images(), "the grids have {} patches, but there are {} rows of pixels",
-                 num_patches, pixels.num_images());
-  // Features of a patch are in the order line, column, channel.
-  const at::Tensor patches = normalize_images(pixels, position_table_.scalar_type()).permute({0, 2, 3, 1}).flatten(1);
-  const at::Tensor positions =
-      memory::copy_to_device(host_positions, position_table_.device()).view({kNumPatchAxes, num_patches}) *
-      kNumPatchAxes;
-  const at::Tensor indices = at::cat({positions.narrow(0, 0, 1), positions.narrow(0, 1, 1) + 1});
+  const auto [patches, positions] = make_patch_inputs(pixels, grids, patch_format_, position_table_);
   const at::Tensor position_embeddings =
-      nn::sum_weighted_rows(position_table_.flatten(0, 1), indices,
-                            at::ones({kNumPatchAxes, num_patches}, indices.options().dtype(at::kFloat)));
+      sum_position_embeddings(position_table_.flatten(0, 1), positions, /*stride=*/kNumPatchAxes, /*row_offset=*/1);
   const at::Tensor embeddings = patch_norm_(projection_(pixel_norm_.make_linear_input(patches)));
   return position_norm_(embeddings + position_embeddings);
 }

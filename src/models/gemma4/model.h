@@ -26,7 +26,6 @@ class PatchEmbedder {
   at::Tensor operator()(const image::ByteImages& pixels, std::span<const data::PatchGrid> grids) const;
 
  private:
-  int64_t num_positions_;
   PatchFormat patch_format_;
   nn::LayerNorm pixel_norm_;
   nn::Linear projection_;

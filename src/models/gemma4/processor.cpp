@@ -23,17 +23,17 @@ using image::ImageSize;
 
 constexpr int64_t kNumMarkerTokens = 2;  // image_start and image_end
 
-/// Returns the grid of patches of `frames` frames of `size`. `max_pixels` is an additional limit per
-/// frame; nothing: no such limit.
-data::PatchGrid compute_grid(int64_t frames, ImageSize size, const PixelSettings& settings, const PatchShape& shape,
-                             std::optional<int64_t> max_pixels) {
-  const int64_t max_tokens = limit_token_budget(settings.max_tokens, max_pixels, shape);
-  return shape.patch_format().compute_grid(frames, compute_resized_size(size, max_tokens, shape));
+/// Returns the size that an image or frame of `size` is resized to. `max_pixels` is an additional
+/// limit; nothing: no such limit.
+ImageSize compute_size(ImageSize size, const PixelSettings& settings, const PatchShape& shape,
+                       std::optional<int64_t> max_pixels) {
+  return compute_resized_size(size, limit_token_budget(settings.max_tokens, max_pixels, shape), shape);
 }
 
-/// Returns the resized size of the frames of a grid.
-ImageSize compute_frame_size(const data::PatchGrid& grid, const PatchFormat& format) {
-  return {.height = grid.rows * format.patch_size, .width = grid.columns * format.patch_size};
+/// Returns the grid of patches of `frames` frames of `size`; `max_pixels` as in compute_size().
+data::PatchGrid compute_grid(int64_t frames, ImageSize size, const PixelSettings& settings, const PatchShape& shape,
+                             std::optional<int64_t> max_pixels) {
+  return shape.patch_format().compute_grid(frames, compute_size(size, settings, shape, max_pixels));
 }
 
 /// Returns the range of budgets that all images and frames can be shrunk to.
@@ -75,12 +75,11 @@ class BudgetImageReader final : public ImageReader {
         .text = format_image_text(tokens, texts_), .pixel_rows = grid.patches(), .image_tokens = tokens, .grid = grid};
   }
   ImageView compute_view(ImageSize size, std::optional<int64_t> max_pixels) const override {
-    const auto grid = compute_grid(1, size, settings_, shape_, max_pixels);
-    return make_resized_view(size, compute_frame_size(grid, shape_.patch_format()));
+    return make_resized_view(size, compute_size(size, settings_, shape_, max_pixels));
   }
   at::Tensor preprocess(const at::Tensor& image, std::optional<int64_t> max_pixels) const override {
-    const auto grid = compute_grid(1, {image.size(1), image.size(2)}, settings_, shape_, max_pixels);
-    PatchWriter patches(1, compute_frame_size(grid, shape_.patch_format()), settings_.filter, shape_.patch_format());
+    const ImageSize size = compute_size({image.size(1), image.size(2)}, settings_, shape_, max_pixels);
+    PatchWriter patches(1, size, settings_.filter, shape_.patch_format());
     patches.add(image);
     return patches.finish();
   }
@@ -122,9 +121,8 @@ class TimestampedVideoReader final : public VideoReader {
   }
   at::Tensor preprocess(image::VideoFile& video, std::optional<int64_t> max_pixels) const override {
     const auto frames = settings_.select_frames(video.info());
-    const auto grid = compute_grid(std::ssize(frames), video.info().size, settings_.pixels, shape_, max_pixels);
-    PatchWriter patches(grid.frames, compute_frame_size(grid, shape_.patch_format()), settings_.pixels.filter,
-                        shape_.patch_format());
+    const ImageSize size = compute_size(video.info().size, settings_.pixels, shape_, max_pixels);
+    PatchWriter patches(std::ssize(frames), size, settings_.pixels.filter, shape_.patch_format());
     video.read_frames(frames, [&](const at::Tensor& frame) { patches.add(frame); });
     return patches.finish();
   }

@@ -14,9 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/network/layers.h"
-#include "vlmtrain/base/error.h"
-#include "vlmtrain/memory/device_copy.h"
+#include "models/gemma4/patch_inputs.h"
 #include "vlmtrain/nn/layers/activation.h"
 
 namespace vlmtrain::models::gemma4 {
@@ -100,27 +98,6 @@ at::Tensor TowerBlock::operator()(const at::Tensor& x, const TowerContext& conte
   return after_mlp_.make_linear_input(down_(gated)).add_residual(attention_output);
 }
 
-std::vector<int64_t> list_patch_positions(std::span<const data::PatchGrid> grids, const PatchFormat& format) {
-  std::vector<int64_t> columns, rows;
-  for (const data::PatchGrid& grid : grids) {
-    VLMTRAIN_CHECK(grid.rows % format.merge_size == 0 && grid.columns % format.merge_size == 0,
-                   "a grid of {} x {} patches, {} x {} of which form a token", grid.rows, grid.columns,
-                   format.merge_size, format.merge_size);
-    for (int64_t frame = 0; frame < grid.frames; ++frame) {
-      for (int64_t top = 0; top < grid.rows; top += format.merge_size) {
-        for (int64_t left = 0; left < grid.columns; left += format.merge_size) {
-          for (int64_t i = 0; i < format.patches_per_token(); ++i) {
-            columns.push_back(left + i % format.merge_size);
-            rows.push_back(top + i / format.merge_size);
-          }
-        }
-      }
-    }
-  }
-  columns.insert(columns.end(), rows.begin(), rows.end());
-  return columns;
-}
-
 VisionTower::VisionTower(const nn::ParameterScope& scope, const TowerConfig& config, const PatchShape& patches)
     : config_(config),
       patch_format_(patches.patch_format()),
@@ -155,20 +132,10 @@ at::Tensor VisionTower::pool(const at::Tensor& patches) const {
 
 at::Tensor VisionTower::operator()(const image::ByteImages& pixels, std::span<const data::PatchGrid> grids,
                                    int64_t recomputed_blocks, at::Tensor* patch_features) const {
-  const auto host_positions = list_patch_positions(grids, patch_format_);
-  const int64_t num_patches = std::ssize(host_positions) / kNumPatchAxes;
-  VLMTRAIN_CHECK(num_patches == pixels.num_images(), "the grids have {} patches, but there are {} rows of pixels",
-                 num_patches, pixels.num_images());
-  const auto device = position_table_.device();
-  const at::Tensor positions = memory::copy_to_device(host_positions, device).view({kNumPatchAxes, num_patches});
-
-  // Features of a patch are in the order line, column, channel.
-  const at::Tensor patches = normalize_images(pixels, position_table_.scalar_type()).permute({0, 2, 3, 1}).flatten(1);
-  const at::Tensor row_offsets = rotary_axes_.select(0, -1) * config_.num_positions;
-  const at::Tensor indices = at::cat({positions.narrow(0, 0, 1), positions.narrow(0, 1, 1) + row_offsets});
-  const at::Tensor embeddings = patch_projection_(
-      patches, nn::sum_weighted_rows(position_table_.flatten(0, 1), indices,
-                                     at::ones({kNumPatchAxes, num_patches}, indices.options().dtype(at::kFloat))));
+  const auto [patches, positions] = make_patch_inputs(pixels, grids, patch_format_, position_table_);
+  const at::Tensor embeddings =
+      patch_projection_(patches, sum_position_embeddings(position_table_.flatten(0, 1), positions, /*stride=*/1,
+                                                         /*row_offset=*/config_.num_positions));
 
   std::vector<int64_t> patches_per_image;
   for (const data::PatchGrid& grid : grids)
@@ -176,7 +143,7 @@ at::Tensor VisionTower::operator()(const image::ByteImages& pixels, std::span<co
   // nn::attention() divides scores by √head_dim, this tower does not.
   const double rotary_scale = std::pow(static_cast<double>(config_.heads.head_dim), 0.25);
   TowerContext context{
-      .images = nn::Segments::from_lengths(std::move(patches_per_image), device),
+      .images = nn::Segments::from_lengths(std::move(patches_per_image), position_table_.device()),
       .rotary_table = nn::RotaryTable::from_axes(positions, rotary_axes_, rotary_frequencies_, rotary_scale)};
   context.rotary_table.num_parts = kNumPatchAxes;
   const at::Tensor encoded = blocks_.run(embeddings, recomputed_blocks, context).last_hidden_state;

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "models/gemma4/family.h"
 #include "models/media/patch_format.h"
@@ -19,9 +18,6 @@
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::models::gemma4 {
-
-/// Axes of the position of a patch: column and row.
-inline constexpr int64_t kNumPatchAxes = 2;
 
 /// A Linear without bias whose input and output are clamped to ranges of the checkpoint, or a plain
 /// one (Gemma4ClippableLinear).
@@ -58,10 +54,6 @@ class TowerBlock {
   ClippableLinear gate_, up_, down_;
   nn::RmsNorm before_attention_, after_attention_, before_mlp_, after_mlp_;
 };
-
-/// Returns the position of each patch in its image, int64 [2 · patches] on the host: all columns, then
-/// all rows. Patches are ordered as by PatchWriter.
-std::vector<int64_t> list_patch_positions(std::span<const data::PatchGrid> grids, const PatchFormat& format);
 
 /// The vision tower with its pooling. Images have their own resolution; an image or a frame of a
 /// video attends to itself only.

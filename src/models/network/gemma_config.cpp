@@ -1,7 +1,10 @@
 #include "models/network/gemma_config.h"
 
+#include <nlohmann/json.hpp>
+
 #include "models/checkpoints/config_checks.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/io/json.h"
 
 namespace vlmtrain::models {
 
@@ -26,6 +29,16 @@ void check_gemma_heads(const nn::HeadShape& heads, const std::string& source) {
   if (heads.head_dim % 2 != 0) {
     throw data_error("{}: head_dim {} is odd; RoPE needs an even one", source, heads.head_dim);
   }
+}
+
+int64_t read_gemma_token_id(const nlohmann::json& config, const char* key, int64_t fallback, int64_t vocab_size,
+                            const std::string& source) {
+  const auto id = io::get_or<int64_t>(config, key, fallback, source);
+  if (id < 0 || id >= vocab_size) {
+    throw config_error("{}: {} {} is not in the vocabulary of {} (text_config.vocab_size)", source, key, id,
+                       vocab_size);
+  }
+  return id;
 }
 
 }  // namespace vlmtrain::models

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -58,5 +60,10 @@ struct GemmaConfig {
 /// Throws UserError (kBadData) for heads that do not match each other, exceed the limits or have an
 /// odd size. `source` names the file in errors.
 void check_gemma_heads(const nn::HeadShape& heads, const std::string& source);
+
+/// Returns the token id of `key` in config.json, `fallback` if it is missing. Throws UserError
+/// (kBadData) unless it is in the text model's vocabulary. `source` names the file in errors.
+int64_t read_gemma_token_id(const nlohmann::json& config, const char* key, int64_t fallback, int64_t vocab_size,
+                            const std::string& source);
 
 }  // namespace vlmtrain::models

@@ -104,6 +104,13 @@ void PreprocessorConfig::check_key_is_true(std::string_view key) const {
   if (!value<bool>(key, true)) throw data_error("{}: {} is false, which is not supported; set it to true", name_, key);
 }
 
+void PreprocessorConfig::check_equals_config(std::string_view key, int64_t expected, std::string_view section) const {
+  const auto actual = value<int64_t>(key, expected);
+  if (actual == expected) return;
+  throw data_error("{}: {} is {}, but config.json's {} has {}; they must be equal", name_, key, actual, section,
+                   expected);
+}
+
 void PreprocessorConfig::reject_other_keys(const std::set<std::string_view>& allowed) const {
   for (const auto& [key, setting] : config_.items()) {
     if (allowed.contains(key) || setting.is_null() || setting == false) continue;

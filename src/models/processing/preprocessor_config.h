@@ -80,6 +80,9 @@ class PreprocessorConfig {
 
   /// Throws UserError (kBadData) if `key` is false.
   void check_key_is_true(std::string_view key) const;
+  /// Throws UserError (kBadData) if `key` is present and not `expected`, the value of config.json's
+  /// `section`.
+  void check_equals_config(std::string_view key, int64_t expected, std::string_view section) const;
   /// Throws UserError (kBadData) if a key that is not in `allowed` has another value than null or
   /// false.
   void reject_other_keys(const std::set<std::string_view>& allowed) const;

@@ -102,16 +102,9 @@ PixelSettings read_pixel_settings(const PreprocessorConfig& file, PixelBudget bu
                                   const PreprocessorConfig::ChannelValues& mean,
                                   const PreprocessorConfig::ChannelValues& deviation) {
   for (const std::string_view key : {"do_resize", "do_rescale", "do_normalize"}) file.check_key_is_true(key);
-  const auto check_config_value = [&](std::string_view key, int64_t expected) {
-    const auto actual = file.value<int64_t>(key, expected);
-    if (actual != expected) {
-      throw data_error("{}: {} is {}, but config.json's vision tower has {}; they must be equal", file.name(), key,
-                       actual, expected);
-    }
-  };
-  check_config_value("patch_size", vision.patch_size);
-  check_config_value("temporal_patch_size", vision.temporal_patch_size);
-  check_config_value("merge_size", vision.merge_size);
+  file.check_equals_config("patch_size", vision.patch_size, "vision tower");
+  file.check_equals_config("temporal_patch_size", vision.temporal_patch_size, "vision tower");
+  file.check_equals_config("merge_size", vision.merge_size, "vision tower");
   return {.budget = read_pixel_budget(file, budget),
           .filter = file.get_resample_filter(3),
           .normalization = file.get_normalization(mean, deviation)};
