@@ -14,6 +14,7 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/nn/attention/attention.h"
@@ -89,6 +90,67 @@ TEST_F(RecomputeCapture, TensorsWithoutGradientsAreAccepted) {
 
   const at::NoGradGuard evaluation;
   EXPECT_TRUE(at::equal(run_checkpointed(block, x_.detach(), {}), block(x_)));
+}
+
+/// Three blocks: the second and third read keys that the first one computes, and features of their own.
+class RecomputeExchange : public testing::Test {
+ protected:
+  using Tensors = std::vector<at::Tensor>;
+
+  /// Returns the gradients of all weights and of the features. `num_recomputed`: the first blocks are recomputed.
+  Tensors compute_gradients(int num_recomputed, bool first_is_frozen = false) const {
+    const auto run = [&](int block, const BlockFunction& function, const Tensors& inputs, const Tensors& parameters) {
+      return block < num_recomputed ? run_checkpointed(function, inputs, parameters) : function(inputs);
+    };
+    const at::Tensor first_weight = first_is_frozen ? weights_[0].detach() : weights_[0];
+    const auto write_keys = [&](const Tensors& inputs) {
+      return Tensors{(inputs[0] * first_weight).tanh(), inputs[0] * weights_[1], inputs[0].detach() * 2};
+    };
+    const auto read_keys = [](const at::Tensor& weight) {
+      return BlockFunction([weight](const Tensors& inputs) {
+        return Tensors{(inputs[0] * weight + inputs[1]).tanh() * inputs[2] + inputs[3]};
+      });
+    };
+    const Tensors first = run(0, write_keys, {x_}, {first_weight, weights_[1]});
+    const Tensors second = run(1, read_keys(weights_[2]), {first[0], first[1], features_[0], first[2]}, {weights_[2]});
+    const Tensors third = run(2, read_keys(weights_[3]), {second[0], first[1], features_[1], first[2]}, {weights_[3]});
+    Tensors leaves{x_, weights_[1], weights_[2], weights_[3], features_[0], features_[1]};
+    if (!first_is_frozen) leaves.push_back(weights_[0]);
+    return torch::autograd::grad({third[0].sum()}, leaves);
+  }
+
+  at::Tensor x_ = make_leaf({3, 4});
+  Tensors weights_{make_leaf({4}), make_leaf({4}), make_leaf({4}), make_leaf({4})};
+  Tensors features_{make_leaf({3, 4}), make_leaf({3, 4})};
+};
+
+TEST_F(RecomputeExchange, GradientsAreEqual) {
+  for (const bool first_is_frozen : {false, true}) {
+    const Tensors expected = compute_gradients(0, first_is_frozen);
+    for (const int num_recomputed : {1, 2, 3}) {
+      const Tensors actual = compute_gradients(num_recomputed, first_is_frozen);
+      for (size_t i = 0; i < expected.size(); ++i)
+        EXPECT_TRUE(at::equal(actual[i], expected[i])) << "tensor " << i << ", " << num_recomputed << " blocks";
+    }
+  }
+}
+
+TEST_F(RecomputeExchange, OutputsThatNothingReadsHaveNoGradient) {
+  const auto block = [&](const Tensors& inputs) { return Tensors{inputs[0] * weights_[0], inputs[0] * weights_[1]}; };
+  const Tensors outputs = run_checkpointed(block, {x_}, {weights_[0], weights_[1]});
+  const Tensors gradients = torch::autograd::grad({outputs[0].sum()}, {weights_[0], weights_[1]}, {},
+                                                  /*retain_graph=*/false, /*create_graph=*/false,
+                                                  /*allow_unused=*/true);
+  EXPECT_TRUE(gradients[0].defined());
+  EXPECT_FALSE(gradients[1].defined());
+}
+
+TEST_F(RecomputeExchange, CapturedKeysAreRejected) {
+  const at::Tensor keys = x_ * 2;
+  const auto block = [&](const Tensors& inputs) { return Tensors{inputs[0] * weights_[0], inputs[0] * keys}; };
+  const Tensors outputs = run_checkpointed(block, {x_}, {weights_[0]});
+  EXPECT_THAT([&] { torch::autograd::backward({(outputs[0] + outputs[1]).sum()}, {}); },
+              ThrowsMessage<InternalError>(HasSubstr("a result of MulBackward1")));
 }
 
 /// A counter of forward runs of the CPU's attention kernel during its lifetime.

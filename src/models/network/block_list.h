@@ -7,7 +7,10 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <functional>
+#include <iterator>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -39,6 +42,16 @@ struct HiddenStateOptions {
   std::vector<DeepstackAddition> deepstack_additions{};
 };
 
+/// Tensors that blocks exchange besides the hidden states. They are differentiable, too: inputs of
+/// each block that are computed before all blocks, or outputs of a block that later blocks read,
+/// such as keys and values. The functions are called in the order of the blocks.
+struct ExchangedTensors {
+  /// Returns the inputs of block i after the hidden states.
+  std::function<std::vector<at::Tensor>(int64_t block)> get_inputs;
+  /// Takes the outputs of block i after the hidden states.
+  std::function<void(int64_t block, std::span<const at::Tensor> outputs)> set_outputs;
+};
+
 /// The results of BlockList::run().
 struct BlockListOutputs {
   at::Tensor last_hidden_state{};  ///< output of the last block with its additions, [rows, hidden]
@@ -47,8 +60,9 @@ struct BlockListOutputs {
 
 /// The blocks of a tower. Applies activation checkpointing and unshards the weights of each block
 /// for its forward and backward pass, so a Block need not know of either. A Block is constructed
-/// from (scope, config) and maps x [rows, hidden] with `block(x, context)` to the same shape. The
-/// parameter store of `scope` must outlive this object.
+/// from (scope, config) and maps x [rows, hidden] with `block(x, context)` to the same shape. A Block
+/// that exchanges tensors with others maps a vector of tensors to a vector instead; the first of each
+/// are the hidden states. The parameter store of `scope` must outlive this object.
 template <class Block>
 class BlockList {
  public:
@@ -77,10 +91,12 @@ class BlockList {
         std::move(hidden), recompute, [&](int64_t) -> const Context& { return context; }, options);
   }
 
-  /// Does the same with get_context(i) as the context of block i.
+  /// Does the same with get_context(i) as the context of block i, and with `exchanged_tensors` if
+  /// blocks have such inputs and outputs.
   template <class GetContext>
   BlockListOutputs run_with_contexts(at::Tensor hidden, const TowerRecomputeCounts& recompute,
-                                     const GetContext& get_context, const HiddenStateOptions& options = {}) const {
+                                     const GetContext& get_context, const HiddenStateOptions& options = {},
+                                     const ExchangedTensors* exchanged_tensors = nullptr) const {
     check_hidden_state_options(options);
     BlockListOutputs outputs{.intermediate_hidden_states =
                                  std::vector<at::Tensor>(options.output_block_indices.size())};
@@ -88,15 +104,22 @@ class BlockList {
       const Entry& entry = entries_[static_cast<size_t>(i)];
       store_->prepare_block_forward(entry.first_parameter_index, entry.end_parameter);
       const auto run_block = [block = entry.block.get(), context = get_context(i), i,
-                              component = component_](const at::Tensor& x) {
+                              component = component_](const std::vector<at::Tensor>& inputs) {
         const memory::BlockScope memory_scope(component, i);
-        return (*block)(x, context);
+        return call_block(*block, inputs, context);
       };
+      std::vector<at::Tensor> block_inputs{std::move(hidden)};
+      if (exchanged_tensors != nullptr)
+        std::ranges::move(exchanged_tensors->get_inputs(i), std::back_inserter(block_inputs));
       const bool is_recomputed = i < recompute.num_recomputed_blocks && c10::GradMode::is_enabled();
       const auto checkpoint_mode =
           i < recompute.num_selective_blocks ? nn::CheckpointMode::kSelective : nn::CheckpointMode::kFull;
-      hidden = is_recomputed ? nn::run_checkpointed(run_block, hidden, entry.parameters, checkpoint_mode)
-                             : run_block(hidden);
+      std::vector<at::Tensor> block_outputs =
+          is_recomputed ? nn::run_checkpointed(run_block, block_inputs, entry.parameters, checkpoint_mode)
+                        : run_block(block_inputs);
+      block_inputs.clear();
+      hidden = std::move(block_outputs.front());
+      if (exchanged_tensors != nullptr) exchanged_tensors->set_outputs(i, std::span(block_outputs).subspan(1));
       if (store_->has_block_unsharder() && hidden.requires_grad()) register_backward_hook(hidden, entry);
       for (size_t index = 0; index < options.output_block_indices.size(); ++index) {
         if (options.output_block_indices[index] == i) outputs.intermediate_hidden_states[index] = hidden;
@@ -127,8 +150,18 @@ class BlockList {
     }
   }
 
-  /// Unshards the block's weights in the backward pass, which reaches a block's output just before
-  /// it reads the block's weights.
+  template <class Context>
+  static std::vector<at::Tensor> call_block(const Block& block, const std::vector<at::Tensor>& inputs,
+                                            const Context& context) {
+    if constexpr (std::invocable<const Block&, const std::vector<at::Tensor>&, const Context&>) {
+      return block(inputs, context);
+    } else {
+      return {block(inputs.front(), context)};
+    }
+  }
+
+  /// Unshards the block's weights in the backward pass, which reaches a block's hidden states just
+  /// before it reads the block's weights.
   void register_backward_hook(const at::Tensor& output, const Entry& entry) const {
     output.register_hook([store = store_, first = entry.first_parameter_index](const at::Tensor& /*gradient*/) {
       store->prepare_block_backward(first);

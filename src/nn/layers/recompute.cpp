@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -49,11 +50,10 @@ class FirstForwardGuard {
 
 /// A block with the state of its first run.
 struct CheckpointedBlock : torch::CustomClassHolder {
-  CheckpointedBlock(std::function<at::Tensor(const at::Tensor&)> function, CheckpointMode mode)
-      : run(std::move(function)) {
+  CheckpointedBlock(BlockFunction function, CheckpointMode mode) : run(std::move(function)) {
     if (mode == CheckpointMode::kSelective) selective_checkpoint = std::make_unique<SelectiveCheckpoint>();
   }
-  std::function<at::Tensor(const at::Tensor&)> run;
+  BlockFunction run;
   std::unique_ptr<SelectiveCheckpoint> selective_checkpoint;  // null in CheckpointMode::kFull
   DropoutSegments dropout_segments = DropoutScope::current();
 };
@@ -64,9 +64,8 @@ bool requires_gradient(const at::Tensor& tensor) {
 
 [[noreturn]] void throw_capture_error(const std::string& source) {
   throw InternalError(fmt::format(
-      "nn::run_checkpointed: the block reads {}, which requires gradients but is neither its input nor one of its "
-      "parameters, so its gradient would be lost; add it to `parameters`, detach it, or add it to the hidden states "
-      "outside the block (models::BlockAddition)",
+      "nn::run_checkpointed: the block reads {}, which requires gradients but is neither one of its inputs nor one of "
+      "its parameters, so its gradient would be lost; make it an input, add it to `parameters`, or detach it",
       source));
 }
 
@@ -75,13 +74,14 @@ bool requires_gradient(const at::Tensor& tensor) {
 /// reaches a node that is older than this object; both are captured tensors.
 class CapturedTensorCheck {
  public:
-  /// Throws InternalError if `output` depends on a tensor with gradients other than
+  /// Throws InternalError if `outputs` depend on a tensor with gradients other than
   /// `differentiable_inputs`.
-  void operator()(const at::Tensor& output, const variable_list& differentiable_inputs) const {
+  void operator()(const variable_list& outputs, const variable_list& differentiable_inputs) const {
     std::unordered_set<Edge> ends;
     for (const auto& tensor : differentiable_inputs) ends.insert(torch::autograd::impl::gradient_edge(tensor));
     std::unordered_set<const Node*> visited_nodes;
-    std::vector<Edge> pending_edges{torch::autograd::impl::gradient_edge(output)};
+    std::vector<Edge> pending_edges;
+    for (const auto& output : outputs) pending_edges.push_back(torch::autograd::impl::gradient_edge(output));
     while (!pending_edges.empty()) {
       const Edge edge = std::move(pending_edges.back());
       pending_edges.pop_back();
@@ -109,60 +109,79 @@ class CapturedTensorCheck {
 };
 
 struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
-  static at::Tensor forward(AutogradContext* context, const c10::intrusive_ptr<CheckpointedBlock>& block,
-                            const at::Tensor& input, at::TensorList parameters) {
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<CheckpointedBlock>& block,
+                               at::TensorList inputs, at::TensorList parameters) {
+    context->set_materialize_grads(false);
     context->saved_data["block"] = c10::IValue::make_capsule(block);
-    variable_list saved{input};
+    context->saved_data["num_inputs"] = static_cast<int64_t>(inputs.size());
+    variable_list saved = inputs.vec();
     saved.insert(saved.end(), parameters.begin(), parameters.end());
     context->save_for_backward(std::move(saved));
     const SelectiveCheckpoint::Scope record_scope(block->selective_checkpoint.get(),
                                                   SelectiveCheckpoint::Mode::kRecord);
-    return block->run(input);
+    return block->run(inputs.vec());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& output_gradients) {
     const auto block = c10::static_intrusive_pointer_cast<CheckpointedBlock>(context->saved_data["block"].toCapsule());
-    variable_list inputs = context->get_saved_variables();
-    const bool input_needs_gradient = inputs[0].requires_grad();
-    inputs[0] = inputs[0].detach().set_requires_grad(input_needs_gradient);
+    // The inputs of the block, then its parameters.
+    variable_list tensors = context->get_saved_variables();
+    const int64_t num_inputs = context->saved_data["num_inputs"].toInt();
+    for (auto& input : std::span(tensors).first(static_cast<size_t>(num_inputs))) {
+      const bool needs_gradient = input.requires_grad();
+      input = input.detach().set_requires_grad(needs_gradient);
+    }
 
     const CapturedTensorCheck captured_tensor_check;
-    at::Tensor output;
+    variable_list outputs;
     {
       const at::AutoGradMode enable_grad(true);
       const DropoutScope dropout_scope(block->dropout_segments);
       const SelectiveCheckpoint::Scope replay_scope(block->selective_checkpoint.get(),
                                                     SelectiveCheckpoint::Mode::kReplay);
-      output = block->run(inputs[0]);
+      outputs = block->run({tensors.begin(), tensors.begin() + num_inputs});
     }
-    variable_list differentiable_inputs;
-    std::ranges::copy_if(inputs, std::back_inserter(differentiable_inputs), requires_gradient);
-    captured_tensor_check(output, differentiable_inputs);
-    const variable_list input_gradients =
-        torch::autograd::grad({output}, differentiable_inputs, output_gradients, /*retain_graph=*/false,
-                              /*create_graph=*/false, /*allow_unused=*/true);
+    variable_list differentiable_tensors, differentiable_outputs, gradients_of_outputs;
+    std::ranges::copy_if(tensors, std::back_inserter(differentiable_tensors), requires_gradient);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      if (!output_gradients[i].defined() || !outputs[i].requires_grad()) continue;
+      differentiable_outputs.push_back(outputs[i]);
+      gradients_of_outputs.push_back(output_gradients[i]);
+    }
+    captured_tensor_check(differentiable_outputs, differentiable_tensors);
+    const variable_list tensor_gradients =
+        torch::autograd::grad(differentiable_outputs, differentiable_tensors, gradients_of_outputs,
+                              /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
     variable_list gradients{at::Tensor()};  // for the block
-    auto next = input_gradients.begin();
-    for (const auto& input : inputs) gradients.push_back(input.requires_grad() ? *next++ : at::Tensor());
+    auto next = tensor_gradients.begin();
+    for (const auto& tensor : tensors) gradients.push_back(tensor.requires_grad() ? *next++ : at::Tensor());
     return gradients;
   }
 };
 
 }  // namespace
 
-at::Tensor run_checkpointed(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
-                            const std::vector<at::Tensor>& parameters, CheckpointMode mode) {
+std::vector<at::Tensor> run_checkpointed(const BlockFunction& block, const std::vector<at::Tensor>& inputs,
+                                         const std::vector<at::Tensor>& parameters, CheckpointMode mode) {
   VLMTRAIN_CHECK(std::ranges::all_of(parameters, [](const auto& parameter) { return parameter.is_leaf(); }),
                  "the parameters of a recomputed block must be leaf tensors");
   const FirstForwardGuard first_forward_guard(is_grad_needed());
-  if (!requires_gradient(input) && std::ranges::none_of(parameters, requires_gradient)) {
+  if (std::ranges::none_of(inputs, requires_gradient) && std::ranges::none_of(parameters, requires_gradient)) {
     // No backward pass follows that could detect captured tensors.
-    at::Tensor output = block(input);
-    if (output.requires_grad()) throw_capture_error("a tensor");
-    return output;
+    std::vector<at::Tensor> outputs = block(inputs);
+    if (std::ranges::any_of(outputs, requires_gradient)) throw_capture_error("a tensor");
+    return outputs;
   }
-  return RecomputeFunction::apply(c10::make_intrusive<CheckpointedBlock>(block, mode), input,
+  return RecomputeFunction::apply(c10::make_intrusive<CheckpointedBlock>(block, mode), at::TensorList(inputs),
                                   at::TensorList(parameters));
+}
+
+at::Tensor run_checkpointed(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
+                            const std::vector<at::Tensor>& parameters, CheckpointMode mode) {
+  const auto run_block = [block](const std::vector<at::Tensor>& inputs) {
+    return std::vector<at::Tensor>{block(inputs.front())};
+  };
+  return run_checkpointed(run_block, std::vector<at::Tensor>{input}, parameters, mode).front();
 }
 
 bool is_grad_needed() {

@@ -14,7 +14,11 @@ enum class CheckpointMode : uint8_t {
   kSelective,  ///< also the outputs of attention kernels, which the second run reuses
 };
 
-/// Runs `block(input)` with activation checkpointing: only the input is saved, and the backward
+/// A block with several inputs and outputs: the hidden states, and tensors that blocks exchange, such as keys and
+/// values.
+using BlockFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
+
+/// Runs `block(inputs)` with activation checkpointing: only the inputs are saved, and the backward
 /// pass runs the block again in the DropoutScope of the first run (Chen et al. 2016, arXiv
 /// 1604.06174). Loss and gradients are equal to those without checkpointing.
 ///
@@ -23,6 +27,11 @@ enum class CheckpointMode : uint8_t {
 /// InternalError, in the backward pass at the latest, if the block reads another tensor that
 /// requires gradients. The block must run the same operations both times and draw random numbers
 /// only through segment_dropout(). Objects that it references must outlive the backward pass.
+std::vector<at::Tensor> run_checkpointed(const BlockFunction& block, const std::vector<at::Tensor>& inputs,
+                                         const std::vector<at::Tensor>& parameters,
+                                         CheckpointMode mode = CheckpointMode::kFull);
+
+/// Does the same for a block with one input and one output.
 at::Tensor run_checkpointed(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,
                             const std::vector<at::Tensor>& parameters, CheckpointMode mode = CheckpointMode::kFull);
 
