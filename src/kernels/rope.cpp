@@ -58,7 +58,7 @@ int64_t get_row_stride(const at::Tensor& heads) {
 QkNormRopeForwardArgs::Heads make_forward_heads(const at::Tensor& output, const at::Tensor& x,
                                                 const at::Tensor& weight) {
   return {.x = x.const_data_ptr(),
-          .weight = weight.const_data_ptr(),
+          .weight = weight.defined() ? weight.const_data_ptr() : nullptr,
           .rotated = output.mutable_data_ptr(),
           .rotated_stride = get_row_stride(output),
           .num_heads = x.size(1)};
@@ -87,8 +87,9 @@ int64_t choose_num_warps(int64_t heads) {
 /// Returns the row stride of both; throws InternalError if they differ.
 int64_t get_common_row_stride(const at::Tensor& query, const at::Tensor& key) {
   const int64_t stride = get_row_stride(query);
-  // The stride of a single row is arbitrary.
-  VLMTRAIN_CHECK(query.size(0) <= 1 || stride == get_row_stride(key), "queries and keys must have the same row stride");
+  // The stride of a single row, or of no heads, is arbitrary.
+  VLMTRAIN_CHECK(query.size(0) <= 1 || key.size(1) == 0 || stride == get_row_stride(key),
+                 "queries and keys must have the same row stride");
   return stride;
 }
 

@@ -114,6 +114,11 @@ void BaseWeights::open_weight_files() {
     dtype_counts[file->info(name).dtype] += parameter.elements();
     base_tensors_.emplace(parameter.name, make_base_tensor(file, name));
   }
+  const auto& weights = tensor_files_.front();
+  for (const auto& name : weights->names()) {
+    if (is_kept_untrained(name) || model->parameters().unread_tensor_names().contains(name))
+      passed_through_tensors_.emplace(name, make_base_tensor(weights, name));
+  }
   const auto most_common_dtype =
       std::ranges::max_element(dtype_counts, {}, [](const auto& entry) { return entry.second; });
   if (most_common_dtype != dtype_counts.end() && is_savable_dtype(most_common_dtype->first))
@@ -158,15 +163,6 @@ const BaseWeights::BaseTensor* BaseWeights::find_base_tensor(const nn::Parameter
   }
   const auto it = base_tensors_.find(parameter.name);
   return it == base_tensors_.end() ? nullptr : &it->second;
-}
-
-std::map<std::string, BaseWeights::BaseTensor> BaseWeights::get_passed_through_tensors() const {
-  std::map<std::string, BaseTensor> tensors;
-  const auto& weights = tensor_files_.front();
-  for (const auto& name : weights->names()) {
-    if (is_kept_untrained(name)) tensors.emplace(name, make_base_tensor(weights, name));
-  }
-  return tensors;
 }
 
 void BaseWeights::override_tensors(const BaseWeights& saved, const std::vector<nn::Parameter>& parameters) {

@@ -122,7 +122,7 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
 
 /// Adds the tensors of modules that are not built, in their stored dtype or options.dtype.
 void add_passed_through_tensors(io::LazyTensors& tensors, const CheckpointSaveOptions& options) {
-  const auto passed_through = options.base->get_passed_through_tensors();
+  const auto& passed_through = options.base->passed_through_tensors();
   if (passed_through.empty()) return;
   if (!options.base->are_files_unchanged()) {
     spdlog::warn("{}: its weights have changed or no longer exist; the checkpoint is saved without {} and {} similar",

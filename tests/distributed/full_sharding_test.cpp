@@ -109,7 +109,8 @@ INSTANTIATE_TEST_SUITE_P(
         TrainConfig{.name = "ImagesBothWays",
                     .recompute = {.language = 2, .language_selective = 1},
                     .model = "gemma3_published"},
-        TrainConfig{.name = "ClampedLinears", .recompute = {.vision = 1, .language = 2}, .model = "gemma4_tower"}),
+        TrainConfig{.name = "ClampedLinears", .recompute = {.vision = 1, .language = 2}, .model = "gemma4_tower"},
+        TrainConfig{.name = "SharedKeys", .recompute = {.vision = 1, .language = 4}, .model = "gemma4_per_layer"}),
     [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

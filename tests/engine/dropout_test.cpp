@@ -154,7 +154,8 @@ INSTANTIATE_TEST_SUITE_P(
                     DropoutCase{"LlavaClassToken", "llava_clip_llama"}, DropoutCase{"Qwen2VlVideo", "qwen2_5_vl_video"},
                     DropoutCase{"Qwen2VlWindows", "qwen2_5_vl_mixed"}, DropoutCase{"InternVl", "internvl3_5_mixed"},
                     DropoutCase{"Qwen3VlDeepStack", "qwen3_vl_mixed"}, DropoutCase{"Qwen3_5", "qwen3_5_images"},
-                    DropoutCase{"Gemma3Crops", "gemma3_crops"}, DropoutCase{"Gemma4", "gemma4_tower"}),
+                    DropoutCase{"Gemma3Crops", "gemma3_crops"}, DropoutCase{"Gemma4", "gemma4_tower"},
+                    DropoutCase{"Gemma4PerLayer", "gemma4_per_layer"}),
     [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

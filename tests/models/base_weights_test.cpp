@@ -65,7 +65,7 @@ TEST_P(BaseFingerprint, ChangesWithNamesTypesAndValues) {
 
 INSTANTIATE_TEST_SUITE_P(Families, BaseFingerprint,
                          testing::Values("mixed_batch", "qwen2_5_vl_mixed", "llava_siglip_qwen2", "gemma3_saved",
-                                         "gemma4_tower"),
+                                         "gemma4_tower", "gemma4_per_layer"),
                          [](const auto& family) { return std::string(family.param); });
 
 TEST(AdapterBaseFingerprint, MismatchIsWarnedAbout) {

@@ -18,9 +18,10 @@ namespace {
 
 constexpr int64_t kShardBytes = 300'000;
 constexpr const char* kFamilies[] = {
-    "mixed_batch",     "full_heads_untied_tiles", "smolvlm_type_sharded", "llava_clip_llama", "nanovlm_tiles",
-    "nanovlm_untied",  "qwen2_vl_images",         "qwen3_vl_images",      "qwen3_5_images",   "qwen3_5_video",
-    "internvl3_tiles", "internvl3_5_mixed",       "gemma3_published",     "gemma4_tower",     "gemma4_unified_video"};
+    "mixed_batch",         "full_heads_untied_tiles", "smolvlm_type_sharded", "llava_clip_llama", "nanovlm_tiles",
+    "nanovlm_untied",      "qwen2_vl_images",         "qwen3_vl_images",      "qwen3_5_images",   "qwen3_5_video",
+    "internvl3_tiles",     "internvl3_5_mixed",       "gemma3_published",     "gemma4_tower",     "gemma4_per_layer",
+    "gemma4_unified_video"};
 
 /// Model in bf16 of an fp32 checkpoint, with fp32 trained values that differ from both.
 class WeightsToSaveTest : public testing::TestWithParam<const char*> {

@@ -148,15 +148,15 @@ TEST(PresetNames, AreAllTested) {
       list_presets(),
       UnorderedElementsAre(
           "brain-llava-7b", "brain-llava-tiny", "gemma-3-12b", "gemma-3-27b", "gemma-3-4b", "gemma-3-text-tiny",
-          "gemma-3-tiny", "gemma-4-12b", "gemma-4-31b", "gemma-4-tiny", "internvl3-14b", "internvl3-1b", "internvl3-2b",
-          "internvl3-38b", "internvl3-8b", "internvl3-tiny", "internvl3.5-14b", "internvl3.5-1b", "internvl3.5-2b",
-          "internvl3.5-38b", "internvl3.5-4b", "internvl3.5-8b", "internvl3.5-tiny", "llava-1.5-13b", "llava-1.5-7b",
-          "llava-med-7b", "llava-tiny", "medgemma-4b", "nanovlm-222m", "nanovlm-460m", "nanovlm-tiny", "prs-med-7b",
-          "prs-med-tiny", "qwen2-vl-2b", "qwen2.5-vl-3b", "qwen2.5-vl-7b", "qwen2.5-vl-tiny", "qwen3-vl-2b",
-          "qwen3-vl-32b", "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-tiny", "qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b",
-          "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-tiny", "qwen3-0.6b", "qwen3-tiny", "smollm2-135m", "smolvlm-2.2b",
-          "smolvlm-256m", "smolvlm-500m", "smolvlm-tiny", "smolvlm2-2.2b", "smolvlm2-256m-video", "smolvlm2-500m-video",
-          "smolvlm2-tiny"));
+          "gemma-3-tiny", "gemma-4-12b", "gemma-4-31b", "gemma-4-e2b", "gemma-4-e4b", "gemma-4-tiny", "internvl3-14b",
+          "internvl3-1b", "internvl3-2b", "internvl3-38b", "internvl3-8b", "internvl3-tiny", "internvl3.5-14b",
+          "internvl3.5-1b", "internvl3.5-2b", "internvl3.5-38b", "internvl3.5-4b", "internvl3.5-8b", "internvl3.5-tiny",
+          "llava-1.5-13b", "llava-1.5-7b", "llava-med-7b", "llava-tiny", "medgemma-4b", "nanovlm-222m", "nanovlm-460m",
+          "nanovlm-tiny", "prs-med-7b", "prs-med-tiny", "qwen2-vl-2b", "qwen2.5-vl-3b", "qwen2.5-vl-7b",
+          "qwen2.5-vl-tiny", "qwen3-vl-2b", "qwen3-vl-32b", "qwen3-vl-4b", "qwen3-vl-8b", "qwen3-vl-tiny",
+          "qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.5-27b", "qwen3.5-tiny", "qwen3-0.6b",
+          "qwen3-tiny", "smollm2-135m", "smolvlm-2.2b", "smolvlm-256m", "smolvlm-500m", "smolvlm-tiny", "smolvlm2-2.2b",
+          "smolvlm2-256m-video", "smolvlm2-500m-video", "smolvlm2-tiny"));
 }
 
 TEST(PresetNames, NameTheirTokenizerSource) {

@@ -323,7 +323,9 @@ TEST_P(PublishedGemma4, HasTransformersSizeAndTokens) {
 // scalar of each block, and the tower's std_bias and std_scale.
 INSTANTIATE_TEST_SUITE_P(Hub, PublishedGemma4,
                          testing::Values(SizedPreset{"gemma-4-12b", 11'957'272'576 + 48},
-                                         SizedPreset{"gemma-4-31b", 31'273'086'512 + 60 + 2 * 1152}),
+                                         SizedPreset{"gemma-4-31b", 31'273'086'512 + 60 + 2 * 1152},
+                                         SizedPreset{"gemma-4-e2b", 4'797'113'600 + 483},
+                                         SizedPreset{"gemma-4-e4b", 7'632'344'064 + 490}),
                          [](const auto& instance) { return parity::TinyPreset::make_test_name(instance.param.name); });
 
 class PublishedTextModel : public testing::TestWithParam<SizedPreset> {};

@@ -52,6 +52,7 @@ inline std::vector<std::string> case_names() {
           "gemma3_crops",
           "gemma3_words",
           "gemma4_tower",
+          "gemma4_per_layer",
           "gemma4_unified_video",
           "qwen3_text",
           "llama_text",

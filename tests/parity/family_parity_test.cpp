@@ -241,7 +241,7 @@ TEST_P(FamilyParity, FiveStepsOfAdamW) {
 TEST_P(FamilyParity, SavedCheckpointIsTheSame) {
   const auto model = case_.load_model();
   const TemporaryFolder saved_folder;
-  models::save_checkpoint(*model, case_.checkpoint(), saved_folder.path(), /*max_shard_bytes=*/100'000);
+  models::save_checkpoint(*model, case_.checkpoint(), saved_folder.path(), /*max_shard_bytes=*/50'000);
   EXPECT_TRUE(std::filesystem::exists(saved_folder.path() / "model.safetensors.index.json"));
 
   const auto loaded = models::build_model(saved_folder.path(), at::kCPU, at::kFloat);

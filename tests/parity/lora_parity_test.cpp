@@ -278,7 +278,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, LoraParity,
                          testing::Values("all_linear", "rank_stabilised_names", "text_tower", "vision_tower",
                                          "text_only", "dora", "dora_rank_stabilised", "llava_all_linear",
                                          "llava_modules_to_save", "qwen_all_linear", "qwen3_all_linear",
-                                         "qwen3_5_deltas", "gemma4_all_linear"),
+                                         "qwen3_5_deltas", "gemma4_all_linear", "gemma4_per_layer_linears"),
                          [](const auto& instance) { return instance.param; });
 
 }  // namespace

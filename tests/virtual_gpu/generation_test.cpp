@@ -92,7 +92,8 @@ INSTANTIATE_TEST_SUITE_P(, GenerationTest,
                                          GenerationCase{"qwen3_5_images", at::kBFloat16, {}},
                                          GenerationCase{"gemma3_published", at::kBFloat16, {}},
                                          GenerationCase{"gemma3_published", at::kFloat, {}},
-                                         GenerationCase{"gemma4_tower", at::kBFloat16, {}}),
+                                         GenerationCase{"gemma4_tower", at::kBFloat16, {}},
+                                         GenerationCase{"gemma4_per_layer", at::kBFloat16, {}}),
                          get_test_name);
 
 }  // namespace

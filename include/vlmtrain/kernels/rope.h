@@ -24,7 +24,7 @@ void rope(const QkvHeads& output, const QkvHeads& input, const at::Tensor& cos, 
 
 /// The RMSNorm that is applied to query and key heads before the rotation (QK-norm).
 struct QkNormParams {
-  at::Tensor query_weight, key_weight;  ///< [features], of the heads' type
+  at::Tensor query_weight, key_weight;  ///< [features], of the heads' type; key_weight may be undefined without keys
   NormGain gain = NormGain::kWeight;
   double eps = 0;
 };

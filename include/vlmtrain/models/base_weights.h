@@ -54,8 +54,8 @@ class BaseWeights {
   /// Returns the tensor that a parameter was loaded from, owned by this object; null if the base
   /// has no such tensor. Parameters saved with an adapter are looked up in the adapter first.
   const BaseTensor* find_base_tensor(const nn::Parameter& parameter) const;
-  /// Returns the tensors of modules that are not built, but kept in saved checkpoints, by name.
-  std::map<std::string, BaseTensor> get_passed_through_tensors() const;
+  /// Returns the tensors that the model does not read, but that saved checkpoints keep, by name.
+  const std::map<std::string, BaseTensor>& passed_through_tensors() const { return passed_through_tensors_; }
   /// Returns the weight files: those of folder() first, then those of other folders that the model
   /// loads from.
   const std::vector<std::shared_ptr<const io::CheckpointTensors>>& tensor_files() const { return tensor_files_; }
@@ -80,6 +80,7 @@ class BaseWeights {
   std::map<std::string, std::string> files_;
   std::map<std::string, BaseTensor> base_tensors_;     // by parameter name
   std::map<std::string, BaseTensor> adapter_tensors_;  // by parameter name, of parameters saved with an adapter
+  std::map<std::string, BaseTensor> passed_through_tensors_;
   std::vector<std::shared_ptr<const io::CheckpointTensors>> tensor_files_;
   std::vector<FileState> file_states_;
   at::ScalarType dtype_;

@@ -47,6 +47,13 @@ int64_t read_size(const nlohmann::json& config, std::string_view key, int64_t fa
   return value;
 }
 
+int64_t read_count(const nlohmann::json& config, std::string_view key, int64_t fallback, int64_t max,
+                   const std::string& source) {
+  const auto value = io::get_or<int64_t>(config, key, fallback, source);
+  if (value != 0) check_size(value, key, max, source);
+  return value;
+}
+
 double read_number(const nlohmann::json& config, std::string_view key, double fallback, NumberRange range,
                    const std::string& source) {
   const auto value = io::get_or<double>(config, key, fallback, source);

@@ -35,6 +35,10 @@ inline constexpr int64_t kMaxParameters = int64_t{1} << 43;  ///< parameters of 
 int64_t read_size(const nlohmann::json& config, std::string_view key, int64_t fallback, int64_t max,
                   const std::string& source);
 
+/// Does the same for a number that may be 0.
+int64_t read_count(const nlohmann::json& config, std::string_view key, int64_t fallback, int64_t max,
+                   const std::string& source);
+
 /// The valid values of a number: greater than `exclusive_min`, at most `max`.
 struct NumberRange {
   double exclusive_min = 0;

@@ -35,7 +35,7 @@ constexpr std::array<std::string_view, 42> kTopLevelKeys{
     "vision_token_id", "image_seq_length", "tokenizer_model_max_length"};
 
 /// Keys read in the settings of a text model: text_config, or the top level without it.
-constexpr std::array<std::string_view, 53> kTextKeys{"attention_bias",
+constexpr std::array<std::string_view, 55> kTextKeys{"attention_bias",
                                                      "attention_dropout",
                                                      "attn_logit_softcapping",
                                                      "attn_output_gate",
@@ -77,8 +77,10 @@ constexpr std::array<std::string_view, 53> kTextKeys{"attention_bias",
                                                      "sliding_window_pattern",
                                                      "tie_word_embeddings",
                                                      "use_bidirectional_attention",
+                                                     "use_double_wide_mlp",
                                                      "use_sliding_window",
                                                      "vocab_size",
+                                                     "vocab_size_per_layer_input",
                                                      "dtype",
                                                      "torch_dtype",
                                                      "attention_k_eq_v",
@@ -249,11 +251,9 @@ constexpr std::array kHarmlessConfigKeys{
     HarmlessKey{"use_base_siglip", kUnusedReason},
     HarmlessKey{"use_bfloat16", kComputationReason},
     HarmlessKey{"use_cache", kComputationReason},
-    HarmlessKey{"use_double_wide_mlp", kOtherSizesReason},
     HarmlessKey{"use_mm_proj", kProvenanceReason},
     HarmlessKey{"vlmtrain_version", kProvenanceReason},
     HarmlessKey{"vocab_size", "the text model's value is used"},
-    HarmlessKey{"vocab_size_per_layer_input", kOtherSizesReason},
 };
 
 /// A key of a setting that changes the computation.
@@ -299,7 +299,8 @@ bool is_neutral_value(const json& value, double neutral_value) {
 bool is_read_setting(const json& section, std::string_view name) {
   const json type = section.value("model_type", json());
   return (name == "no_rope_layers" && type == "smollm3") ||
-         ((name == "final_logit_softcapping" || name == "use_bidirectional_attention") &&
+         ((name == "final_logit_softcapping" || name == "num_kv_shared_layers" ||
+           name == "use_bidirectional_attention") &&
           (type == "gemma4_text" || type == "gemma4_unified_text")) ||
          (name == "partial_rotary_factor" && (type == "qwen3_5_text" || type == "qwen3_5"));
 }

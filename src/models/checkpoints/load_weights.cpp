@@ -236,8 +236,9 @@ LoadTolerance make_load_tolerance(const VisionLanguageModel& model, const LoadSe
   return {.may_be_missing =
               [&settings](std::string_view name) { return is_under_any_module(name, settings.allow_missing); },
           .may_be_unused =
-              [&settings](std::string_view name) {
-                return may_be_unused(name) || is_under_any_module(name, settings.allow_unexpected);
+              [&settings, &model](std::string_view name) {
+                return may_be_unused(name) || model.parameters().unread_tensor_names().contains(name) ||
+                       is_under_any_module(name, settings.allow_unexpected);
               },
           .may_resize_rows =
               [&settings, vocab_size](const nn::Parameter& parameter) {

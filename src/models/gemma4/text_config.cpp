@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <span>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -21,6 +23,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr int64_t kDefaultVocabSize = 262'144;
 constexpr NumberRange kSoftCapRange{0, 1e6};  // 1e6 rejects only damaged files
 
 std::string_view get_model_type(GemmaVersion version) {
@@ -28,27 +31,15 @@ std::string_view get_model_type(GemmaVersion version) {
 }
 
 /// Throws UserError for settings of other sizes of Gemma 4.
-void reject_unsupported_settings(const json& text, GemmaVersion version, const std::string& source) {
-  constexpr std::pair<const char*, const char*> kUnsupported[]{
-      {"enable_moe_block", "a mixture of experts (26B-A4B)"},
-      {"num_experts", "a mixture of experts (26B-A4B)"},
-      {"num_local_experts", "a mixture of experts"},
-      {"num_kv_shared_layers", "keys and values shared by blocks (E2B, E4B)"},
-      {"attention_bias", "biases of the attention"}};
+void reject_unsupported_settings(const json& text, const std::string& source) {
+  constexpr std::pair<const char*, const char*> kUnsupported[]{{"enable_moe_block", "a mixture of experts (26B-A4B)"},
+                                                               {"num_experts", "a mixture of experts (26B-A4B)"},
+                                                               {"num_local_experts", "a mixture of experts"},
+                                                               {"attention_bias", "biases of the attention"}};
   for (const auto& [key, description] : kUnsupported) {
     const auto it = text.find(key);
     if (it == text.end() || it->is_null() || *it == false || *it == 0) continue;
-    throw data_error("{}: {} is {}: {} is not supported; use a dense checkpoint of 12B or 31B", source, key, it->dump(),
-                     description);
-  }
-  // transformers' default is not 0.
-  constexpr int64_t kDefaultPerLayerFeatures = 256;
-  if (version == GemmaVersion::k4 &&
-      io::get_or<int64_t>(text, "hidden_size_per_layer_input", kDefaultPerLayerFeatures, source) != 0) {
-    throw data_error(
-        "{}: hidden_size_per_layer_input is not 0: per-layer embeddings (E2B, E4B) are not supported; use a dense "
-        "checkpoint of 12B or 31B",
-        source);
+    throw data_error("{}: {} is {}: {} is not supported; use a dense checkpoint", source, key, it->dump(), description);
   }
 }
 
@@ -163,6 +154,32 @@ bool read_bidirectional_images(const json& text, GemmaVersion version, const std
   return value == "vision";
 }
 
+/// Reads the settings of E2B and E4B: per-layer embeddings, and blocks that read the keys and values of others.
+void read_small_model_settings(const json& text, GemmaVersion version, GemmaConfig& config, const std::string& source) {
+  constexpr int64_t kDefaultPerLayerFeatures = 256;
+  const int64_t default_features = version == GemmaVersion::k4 ? kDefaultPerLayerFeatures : 0;
+  config.per_layer.features = read_count(text, "hidden_size_per_layer_input", default_features, kMaxLayerWidth, source);
+  if (config.per_layer.features > 0) {
+    config.per_layer.vocab_size =
+        read_size(text, "vocab_size_per_layer_input", kDefaultVocabSize, kMaxVocabSize, source);
+    if (config.per_layer.vocab_size < config.vocab_size) {
+      throw config_error("{}: vocab_size_per_layer_input {} is below vocab_size {}", source,
+                         config.per_layer.vocab_size, config.vocab_size);
+    }
+    config.per_layer.pad_token_id = read_gemma_token_id(text, "pad_token_id", 0, config.vocab_size, source);
+  }
+  config.num_key_value_readers = read_count(text, "num_kv_shared_layers", 0, config.num_layers(), source);
+  config.reader_intermediate_size =
+      config.intermediate_size * (io::get_or<bool>(text, "use_double_wide_mlp", false, source) ? 2 : 1);
+  const auto own = std::span(config.layer_types).first(config.layer_types.size() - config.num_key_value_readers);
+  for (int64_t block = std::ssize(own); block < config.num_layers(); ++block) {
+    if (std::ranges::find(own, config.get_layer_type(block)) != own.end()) continue;
+    throw config_error("{}: num_kv_shared_layers {} leaves no block with keys and values for block {} ({})", source,
+                       config.num_key_value_readers, block,
+                       config.get_layer_type(block) == GemmaLayerType::kFull ? "full_attention" : "sliding_attention");
+  }
+}
+
 }  // namespace
 
 void check_gemma4_activation(const json& section, const std::string& source) {
@@ -176,12 +193,12 @@ GemmaConfig read_text_config(const json& text, GemmaVersion version, const std::
   if (type != get_model_type(version)) {
     throw data_error("{}: text model {} is not supported here; supported: {}", source, type, get_model_type(version));
   }
-  reject_unsupported_settings(text, version, source);
+  reject_unsupported_settings(text, source);
   reject_attention_dropout(text, source);
   check_gemma4_activation(text, source);
   const bool is_unified = version == GemmaVersion::k4Unified;
   GemmaConfig config;
-  config.vocab_size = read_size(text, "vocab_size", 262'144, kMaxVocabSize, source);
+  config.vocab_size = read_size(text, "vocab_size", kDefaultVocabSize, kMaxVocabSize, source);
   config.max_positions =
       read_size(text, "max_position_embeddings", is_unified ? 262'144 : 131'072, kMaxPositions, source);
   config.hidden_size = read_size(text, "hidden_size", 2304, kMaxLayerWidth, source);
@@ -199,6 +216,7 @@ GemmaConfig read_text_config(const json& text, GemmaVersion version, const std::
                           .num_key_value_heads = read_size(text, "num_key_value_heads", 4, kMaxLayerWidth, source),
                           .head_dim = read_size(text, "head_dim", 256, kMaxLayerWidth, source)};
   config.full.heads = read_full_heads(text, config, source);
+  read_small_model_settings(text, version, config, source);
   for (auto* attention : {&config.sliding, &config.full}) {
     check_gemma_heads(attention->heads, source);
     // Scores are not divided, so that queries of gain 1 would make random attention sharp.

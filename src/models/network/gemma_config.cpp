@@ -8,16 +8,35 @@
 
 namespace vlmtrain::models {
 
+int64_t GemmaConfig::get_key_value_block(int64_t block) const {
+  const int64_t first_reader = num_layers() - num_key_value_readers;
+  if (block < first_reader) return block;
+  int64_t source = first_reader - 1;
+  while (source >= 0 && get_layer_type(source) != get_layer_type(block)) --source;
+  VLMTRAIN_CHECK(source >= 0, "no block has keys and values for block {}", block);
+  return source;
+}
+
+bool GemmaConfig::shares_key_value(int64_t block) const {
+  for (int64_t reader = num_layers() - num_key_value_readers; reader < num_layers(); ++reader) {
+    if (get_key_value_block(reader) == block) return true;
+  }
+  return false;
+}
+
 double GemmaConfig::num_parameters() const {
-  double sum = 2.0 * static_cast<double>(vocab_size) * static_cast<double>(hidden_size);
-  for (const GemmaLayerType type : layer_types) {
-    const nn::HeadShape& heads = get_attention(type).heads;
-    const int64_t key_value_projections = heads.has_value_projection ? 2 : 1;
+  const auto hidden = static_cast<double>(hidden_size);
+  double sum = 2.0 * static_cast<double>(vocab_size) * hidden;
+  for (int64_t block = 0; block < num_layers(); ++block) {
+    const nn::HeadShape& heads = get_attention(get_layer_type(block)).heads;
+    int64_t key_value_projections = heads.has_value_projection ? 2 : 1;
+    if (get_key_value_block(block) != block) key_value_projections = 0;
     const double attention_width =
         static_cast<double>((2 * heads.num_heads + key_value_projections * heads.num_key_value_heads) * heads.head_dim);
-    sum += static_cast<double>(hidden_size) * (attention_width + 3.0 * static_cast<double>(intermediate_size));
+    sum += hidden * (attention_width + 3.0 * static_cast<double>(get_intermediate_size(block)));
   }
-  return sum;
+  const auto per_layer_width = static_cast<double>(num_layers() * per_layer.features);
+  return sum + per_layer_width * (static_cast<double>(per_layer.vocab_size) + 3.0 * hidden);
 }
 
 void check_gemma_heads(const nn::HeadShape& heads, const std::string& source) {

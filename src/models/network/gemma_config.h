@@ -31,6 +31,13 @@ struct GemmaAttentionConfig {
   double initial_query_gain = 1;  ///< of the QK-norm with random weights
 };
 
+/// The per-layer embeddings of Gemma 4's E2B and E4B.
+struct GemmaPerLayerConfig {
+  int64_t features = 0;      ///< of the per-layer input of a block; 0: no per-layer embeddings
+  int64_t vocab_size = 0;    ///< rows of the table
+  int64_t pad_token_id = 0;  ///< token whose row the tokens of media read
+};
+
 /// The configuration of Gemma's text model: Gemma 3 (Gemma Team 2025, arXiv 2503.19786) or Gemma 4
 /// (Google 2026; transformers' gemma4).
 struct GemmaConfig {
@@ -46,11 +53,23 @@ struct GemmaConfig {
   double logit_soft_cap = 0;                     ///< see nn::OutputProjection; 0: none
   std::vector<GemmaLayerType> layer_types = {};  ///< one per block
   GemmaAttentionConfig full = {}, sliding = {};  ///< of blocks of each type
+  GemmaPerLayerConfig per_layer = {};
+  /// Number of blocks at the end that read the keys and values of the last earlier block of their
+  /// type.
+  int64_t num_key_value_readers = 0;
+  int64_t reader_intermediate_size = 0;  ///< as intermediate_size, of these blocks
 
   int64_t num_layers() const { return std::ssize(layer_types); }
   GemmaLayerType get_layer_type(int64_t block) const { return layer_types[static_cast<size_t>(block)]; }
   const GemmaAttentionConfig& get_attention(GemmaLayerType type) const {
     return type == GemmaLayerType::kFull ? full : sliding;
+  }
+  /// Returns the block whose keys and values a block reads: itself, or an earlier one.
+  int64_t get_key_value_block(int64_t block) const;
+  /// Returns whether later blocks read the keys and values of a block.
+  bool shares_key_value(int64_t block) const;
+  int64_t get_intermediate_size(int64_t block) const {
+    return get_key_value_block(block) == block ? intermediate_size : reader_intermediate_size;
   }
   /// Estimates the number of parameters: those of matrices. Counts the output projection
   /// separately, also if it is tied.

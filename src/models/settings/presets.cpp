@@ -28,6 +28,8 @@ std::string get_tokenizer_source(const std::string& preset) {
       {"gemma-3-4b", "google/gemma-3-4b-it"},
       {"gemma-4-12b", "google/gemma-4-12B-it"},
       {"gemma-4-31b", "google/gemma-4-31B-it"},
+      {"gemma-4-e2b", "google/gemma-4-E2B-it"},
+      {"gemma-4-e4b", "google/gemma-4-E4B-it"},
       {"medgemma-4b", "google/medgemma-4b-it"},
       {"internvl3-1b", "OpenGVLab/InternVL3-1B-hf"},
       {"internvl3-2b", "OpenGVLab/InternVL3-2B-hf"},

@@ -158,6 +158,24 @@ class GatedPrologue : public FusedPrologue {
   }
 };
 
+/// gelu_pytorch_tanh(gate) · up for inputs gate and up.
+class GeluTanhProductPrologue final : public FusedPrologue {
+ public:
+  Output forward(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const override {
+    const at::NoGradGuard no_gradients;
+    return {.value = GeluTanh::forward(inputs[0]).mul_(inputs[1])};
+  }
+
+  std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& /*output*/,
+                                   const at::Tensor& gradient, const std::vector<bool>& needs_grad) const override {
+    const at::NoGradGuard no_gradients;
+    std::vector<at::Tensor> gradients(inputs.size());
+    if (needs_grad[0]) gradients[0] = at::gelu_backward(gradient * inputs[1], inputs[0], "tanh");
+    if (needs_grad[1]) gradients[1] = GeluTanh::forward(inputs[0]).mul_(gradient);
+    return gradients;
+  }
+};
+
 }  // namespace
 
 LinearInput apply_activation(Activation activation, const at::Tensor& x) {
@@ -170,6 +188,10 @@ LinearInput swiglu(const at::Tensor& x) {
 
 LinearInput geglu(const at::Tensor& x) {
   return {std::make_shared<GatedPrologue<GeluTanh>>(), {x}};
+}
+
+LinearInput geglu(const at::Tensor& gate, const at::Tensor& up) {
+  return {std::make_shared<GeluTanhProductPrologue>(), {gate, up}};
 }
 
 }  // namespace vlmtrain::nn

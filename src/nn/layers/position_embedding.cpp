@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "vlmtrain/base/error.h"
@@ -128,9 +129,11 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
   }
 };
 
-/// Returns the weights of all normalized heads, [query + key_value heads, features].
+/// Returns the weights of all normalized heads, [query + key_value heads, features]. `key` is
+/// undefined without key heads.
 at::Tensor expand_head_weights(const at::Tensor& query, const at::Tensor& key, int64_t query_heads,
                                int64_t key_value_heads) {
+  if (key_value_heads == 0) return query.expand({query_heads, -1});
   return at::cat({query.expand({query_heads, -1}), key.expand({key_value_heads, -1})});
 }
 
@@ -140,12 +143,14 @@ kernels::NormGain to_kernel_gain(int64_t gain) {
 }
 
 /// Normalizes queries and keys without their weights, which then multiply the rounded result, as
-/// transformers does.
+/// transformers does. Without key-value heads, the keys have no weight.
 struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& x,
-                                                const at::Tensor& query_weight, const at::Tensor& key_weight,
+                                                const at::Tensor& query_weight,
+                                                const std::optional<at::Tensor>& optional_key_weight,
                                                 const RotaryTable& table, const HeadShape& head_shape, double eps,
                                                 int64_t gain) {
+    const at::Tensor key_weight = optional_key_weight.value_or(at::Tensor());
     const int64_t query_heads = head_shape.num_heads, key_value_heads = head_shape.num_key_value_heads,
                   features = head_shape.head_dim, num_normed_heads = query_heads + key_value_heads;
     context->saved_data["eps"] = eps;
@@ -192,11 +197,12 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
     apply_rope(dnormed.narrow(1, query_heads, key_value_heads), gradients[1], table, -1);
 
     at::Tensor dquery_weight, dkey_weight;
-    if (context->needs_input_grad(1) || context->needs_input_grad(2)) {
+    if (needs_weight_gradients(context, key_weight)) {
       const at::Tensor normed = rms_norm(heads, {}, context->saved_data["eps"].toDouble()).value;
       const at::Tensor dweight_by_head = (normed * dnormed).sum(0, /*keepdim=*/false, saved[1].scalar_type());
       dquery_weight = dweight_by_head.narrow(0, 0, query_heads).sum(0).to(query_weight.scalar_type());
-      dkey_weight = dweight_by_head.narrow(0, query_heads, key_value_heads).sum(0).to(key_weight.scalar_type());
+      if (key_weight.defined())
+        dkey_weight = dweight_by_head.narrow(0, query_heads, key_value_heads).sum(0).to(key_weight.scalar_type());
     }
     at::Tensor dx;
     if (context->needs_input_grad(0)) {
@@ -216,6 +222,11 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
     return {dx, dquery_weight, dkey_weight, {}, {}, {}, {}};
   }
 
+  /// `key_weight`: undefined if it is not an input.
+  static bool needs_weight_gradients(const torch::autograd::AutogradContext* context, const at::Tensor& key_weight) {
+    return context->needs_input_grad(1) || (key_weight.defined() && context->needs_input_grad(2));
+  }
+
   static torch::autograd::variable_list fused_backward(torch::autograd::AutogradContext* context,
                                                        const torch::autograd::variable_list& saved,
                                                        const torch::autograd::variable_list& gradients) {
@@ -227,13 +238,19 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
     };
     const kernels::QkNormParams norm{saved[2], saved[3], to_kernel_gain(context->saved_data["gain"].toInt()),
                                      context->saved_data["eps"].toDouble()};
-    const bool needs_weight_gradients = context->needs_input_grad(1) || context->needs_input_grad(2);
+    const bool compute_weight_gradients = needs_weight_gradients(context, norm.key_weight);
     const at::Tensor dx = at::empty_like(x);
     auto weight_gradients = kernels::qk_norm_rope_backward(
         parts(dx),
         {make_rows_contiguous(gradients[0]), make_rows_contiguous(gradients[1]), make_rows_contiguous(gradients[2])},
-        parts(x), saved[1], norm, saved[4], saved[5], needs_weight_gradients);
-    return {dx, weight_gradients.query_weight, weight_gradients.key_weight, {}, {}, {}, {}};
+        parts(x), saved[1], norm, saved[4], saved[5], compute_weight_gradients);
+    return {dx,
+            weight_gradients.query_weight,
+            norm.key_weight.defined() ? weight_gradients.key_weight : at::Tensor(),
+            {},
+            {},
+            {},
+            {}};
   }
 };
 
@@ -291,19 +308,37 @@ QueryKeyValue split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads
   return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
 }
 
+namespace {
+
+at::Tensor add_query_weight(const ParameterScope& scope, int64_t features, NormGain gain, double initial_query_gain) {
+  return (scope / "q_norm")
+      .add_parameter("weight", {features}, {.mean = make_unit_gain_values(gain).mean + initial_query_gain - 1});
+}
+
+}  // namespace
+
 QkNorm::QkNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain, double initial_query_gain)
-    : query_weight_((scope / "q_norm")
-                        .add_parameter("weight", {features},
-                                       {.mean = make_unit_gain_values(gain).mean + initial_query_gain - 1})),
+    : query_weight_(add_query_weight(scope, features, gain, initial_query_gain)),
       key_weight_((scope / "k_norm").add_parameter("weight", {features}, make_unit_gain_values(gain))),
       eps_(eps),
       gain_(gain) {}
 
 QueryKeyValue QkNorm::split_and_rotate_heads(const at::Tensor& x, const HeadShape& heads,
                                              const RotaryTable& table) const {
-  auto parts =
-      QkNormRopeFunction::apply(x, query_weight_, key_weight_, table, heads, eps_, static_cast<int64_t>(gain_));
+  auto parts = QkNormRopeFunction::apply(x, query_weight_, std::optional(key_weight_), table, heads, eps_,
+                                         static_cast<int64_t>(gain_));
   return {std::move(parts[0]), std::move(parts[1]), std::move(parts[2])};
+}
+
+QueryNorm::QueryNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain,
+                     double initial_query_gain)
+    : weight_(add_query_weight(scope, features, gain, initial_query_gain)), eps_(eps), gain_(gain) {}
+
+at::Tensor QueryNorm::split_and_rotate_heads(const at::Tensor& x, int64_t num_heads, const RotaryTable& table) const {
+  const HeadShape heads{.num_heads = num_heads, .num_key_value_heads = 0, .head_dim = weight_.size(0)};
+  return QkNormRopeFunction::apply(x, weight_, /*key_weight=*/std::optional<at::Tensor>(), table, heads, eps_,
+                                   static_cast<int64_t>(gain_))
+      .front();
 }
 
 at::Tensor sum_weighted_rows(const at::Tensor& table, const at::Tensor& indices, const at::Tensor& weights) {

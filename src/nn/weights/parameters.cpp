@@ -190,6 +190,10 @@ LinearWeight ParameterScope::add_linear_weight(at::IntArrayRef sizes, InitialVal
   return store_->add_linear_weight(fmt::format("{}.weight", prefix_), component_, sizes, initial_values, storage);
 }
 
+void ParameterScope::declare_unread(std::string_view name) const {
+  store_->declare_unread(fmt::format("{}.{}", prefix_, name));
+}
+
 bool ParameterScope::should_quantize_linear_weight() const {
   return store_->should_quantize(fmt::format("{}.weight", prefix_));
 }

@@ -86,9 +86,38 @@ TEST(Gemma4Config, PublishedAndSavedFilesHaveTheSameHeads) {
   }
 }
 
+TEST(Gemma4Config, LastBlocksReadTheKeysOfTheLastEarlierBlockOfTheirType) {
+  const char *const slides = "sliding_attention", *const full = "full_attention";
+  const GemmaConfig config =
+      read_text_config(make_text({{"layer_types", {slides, full, slides, full, slides, full, full}},
+                                  {"num_kv_shared_layers", 3},
+                                  {"use_double_wide_mlp", true},
+                                  {"intermediate_size", 10}}),
+                       GemmaVersion::k4, "config.json");
+  std::vector<int64_t> key_value_blocks, intermediate_sizes;
+  std::vector<bool> shares_key_value;
+  for (int64_t block = 0; block < config.num_layers(); ++block) {
+    key_value_blocks.push_back(config.get_key_value_block(block));
+    shares_key_value.push_back(config.shares_key_value(block));
+    intermediate_sizes.push_back(config.get_intermediate_size(block));
+  }
+  EXPECT_THAT(key_value_blocks, ElementsAre(0, 1, 2, 3, 2, 3, 3));
+  EXPECT_THAT(shares_key_value, ElementsAre(false, false, true, true, false, false, false));
+  EXPECT_THAT(intermediate_sizes, ElementsAre(10, 10, 10, 10, 20, 20, 20));
+}
+
+TEST(Gemma4Config, PerLayerEmbeddingsAreTheDefaultOfTransformers) {
+  EXPECT_EQ(read_text_config({{"num_hidden_layers", 6}}, GemmaVersion::k4, "config.json").per_layer.features, 256);
+  EXPECT_EQ(read_text_config(json::object(), GemmaVersion::k4Unified, "config.json").per_layer.features, 0);
+}
+
 TEST(Gemma4Config, RefusesWhatItDoesNotSupport) {
-  EXPECT_THAT(get_error({{"hidden_size_per_layer_input", 256}}), HasSubstr("E2B, E4B"));
-  EXPECT_THAT(get_error({{"num_kv_shared_layers", 2}}), HasSubstr("E2B, E4B"));
+  EXPECT_THAT(get_error({{"hidden_size_per_layer_input", 8}, {"vocab_size_per_layer_input", 100}}),
+              HasSubstr("vocab_size_per_layer_input 100 is below vocab_size 262144"));
+  EXPECT_THAT(get_error({{"num_kv_shared_layers", 2}}),
+              HasSubstr("num_kv_shared_layers 2 leaves no block with keys and values for block 5 (full_attention)"));
+  EXPECT_THAT(get_error({{"num_kv_shared_layers", 8}}), HasSubstr("num_kv_shared_layers"));
+  EXPECT_THAT(get_error({{"num_kv_shared_layers", -1}}), HasSubstr("num_kv_shared_layers"));
   EXPECT_THAT(get_error({{"enable_moe_block", true}}), HasSubstr("26B-A4B"));
   EXPECT_THAT(get_error({{"use_bidirectional_attention", "all"}}), HasSubstr("supported: null, vision"));
   EXPECT_THAT(get_error({{"final_logit_softcapping", -1}}), HasSubstr("final_logit_softcapping"));

@@ -96,7 +96,7 @@ TEST_P(CpuDryRunCaseTest, MatchesTheCpu) {
 INSTANTIATE_TEST_SUITE_P(Families, CpuDryRunCaseTest,
                          testing::Values("mixed_batch", "llava_clip_llama", "llava_clip_mistral", "nanovlm_tiles",
                                          "qwen2_vl_images", "qwen2_5_vl_mixed", "qwen3_vl_mixed", "qwen3_5_images",
-                                         "internvl3_5_mixed", "gemma3_published", "gemma4_tower",
+                                         "internvl3_5_mixed", "gemma3_published", "gemma4_tower", "gemma4_per_layer",
                                          "gemma4_unified_video", "text_only"));
 
 TEST(CpuDryRunTest, MatchesTheCpuWithLoraAndCompressedMoments) {

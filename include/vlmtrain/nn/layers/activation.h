@@ -26,4 +26,7 @@ LinearInput swiglu(const at::Tensor& x);
 /// Returns gelu_pytorch_tanh(gate) · up (GeGLU; ibid.) as input of Linears; x as in swiglu().
 LinearInput geglu(const at::Tensor& x);
 
+/// Returns the same for a separate gate and up, both [rows, features]. Saves both, not the result.
+LinearInput geglu(const at::Tensor& gate, const at::Tensor& up);
+
 }  // namespace vlmtrain::nn

@@ -74,6 +74,23 @@ class QkNorm {
   NormGain gain_;
 };
 
+/// The QkNorm of an attention layer that has queries only and reads the keys of another layer.
+class QueryNorm {
+ public:
+  /// Adds `q_norm.weight` [features] under `scope`; see QkNorm.
+  QueryNorm(const ParameterScope& scope, int64_t features, double eps, NormGain gain = NormGain::kWeight,
+            double initial_query_gain = 1);
+
+  /// Splits x [rows, heads · features] into heads, normalizes and rotates them. Returns [rows, heads,
+  /// features].
+  at::Tensor split_and_rotate_heads(const at::Tensor& x, int64_t num_heads, const RotaryTable& table) const;
+
+ private:
+  at::Tensor weight_;
+  double eps_;
+  NormGain gain_;
+};
+
 /// Interpolates in a table of embeddings: row i of the result is Σₖ weights[k][i] ·
 /// table[indices[k][i]]. `table` [rows, features]; `indices` int64 and `weights` fp32 [taps, n],
 /// both without gradients. Returns [n, features] in the dtype of the table, summed in fp32 (fp64

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -126,6 +127,11 @@ class ParameterStore {
   /// Returns whether the weight of a Linear with this name is to be quantized.
   bool should_quantize(const std::string& name) const;
 
+  /// Declares a tensor that checkpoints may have but the model does not read. It is kept in saved
+  /// checkpoints.
+  void declare_unread(std::string name) { unread_tensor_names_.insert(std::move(name)); }
+  const std::set<std::string, std::less<>>& unread_tensor_names() const { return unread_tensor_names_; }
+
   /// Registers a Linear. Returns the settings of its adapter; null if it gets none.
   const LoraSettings* register_linear(const std::string& path, Component component);
 
@@ -196,6 +202,7 @@ class ParameterStore {
   std::vector<LoraTarget> lora_targets_;
   std::vector<Parameter> parameters_;
   std::vector<LinearInfo> linears_;
+  std::set<std::string, std::less<>> unread_tensor_names_;
   std::vector<BlockRange> blocks_;
   ForwardPreHook forward_pre_hook_;
   BlockUnsharder* block_unsharder_ = nullptr;
@@ -225,6 +232,8 @@ class ParameterScope {
   /// Adds a parameter of a LoRA adapter.
   at::Tensor add_adapter_parameter(std::string_view name, at::IntArrayRef sizes, InitialValues initial_values,
                                    const at::Tensor& storage = {}) const;
+  /// Declares the tensor `name` under the prefix; see ParameterStore::declare_unread().
+  void declare_unread(std::string_view name) const;
   /// Registers the Linear at this prefix; see ParameterStore::register_linear().
   const LoraSettings* register_linear() const { return store_->register_linear(prefix_, component_); }
   ParameterStore& store() const { return *store_; }

@@ -65,6 +65,8 @@ CASES = [
     LoraCase("qwen3_5_deltas", "three Linears of Qwen3.5's gated delta nets", "qwen3_5_video",
              r".*\.in_proj_(qkv|a|b)"),
     LoraCase("gemma4_all_linear", "Gemma 4: clamped Linears of the tower, keys that are also values", "gemma4_tower", "all-linear"),
+    LoraCase("gemma4_per_layer_linears", "Gemma 4 as E2B: gates and projections of per-layer inputs, and queries", "gemma4_per_layer",
+             r".*language_model.*\.(per_layer_(input_gate|projection|model_projection)|q_proj)"),
 ]
 NAMES = [case.name for case in CASES]
 

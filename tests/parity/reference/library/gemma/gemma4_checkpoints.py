@@ -7,6 +7,7 @@ per_layer_config, and the image processor is a file of its own.
 from dataclasses import dataclass, field
 
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     Gemma4AudioFeatureExtractor,
@@ -41,6 +42,7 @@ class Shape:
     text: dict
     vision: dict
     model_type: str = "gemma4"
+    audio: dict | None = None
     tokens: int = 70
     frame_tokens: int = 70
     tied: bool = True
@@ -72,7 +74,7 @@ def config(shape, tokenizer):
         "tie_word_embeddings": shape.tied,
         "eos_token_id": [1, tokenizer.token_to_id("<turn|>")],
         "dtype": "float32",
-        "audio_config": None,
+        "audio_config": shape.audio and {"model_type": f"{prefix}_audio"} | shape.audio,
         "text_config": {"model_type": f"{prefix}_text", "vocab_size": shape.vocabulary_size, "pad_token_id": 0,
                         "tie_word_embeddings": shape.tied} | shape.text,
         "vision_config": {"model_type": f"{prefix}_vision"} | shape.vision,
@@ -98,12 +100,15 @@ def make_processor(shape, folder):
     )
 
 
-def soften_attention(model):
-    """Scores are not divided by the root of the head's size, so attention would be sharp and its gradients ill-conditioned."""
+def soften(model):
+    """Attention scores are not divided by the root of the head's size, and gates of per-layer inputs read states without a norm.
+    With large weights, attention would be sharp and gates saturated, and gradients ill-conditioned."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("q_norm.weight"):
                 parameter *= 0.4
+            elif name.endswith("per_layer_input_gate.weight"):
+                parameter *= 0.1
 
 
 def randomise_buffers(model, seed):
@@ -134,6 +139,21 @@ def as_published(content):
     return content
 
 
+def add_unread_keys(folder):
+    """Adds the keys and values that published files have in blocks that read those of another block."""
+    path = folder / "model.safetensors"
+    tensors, text = load_file(path), read_json(folder / "config.json")["text_config"]
+    count, shared = text["num_hidden_layers"], text["num_kv_shared_layers"]
+    names = ("k_norm.weight", "k_proj.weight", "v_proj.weight")
+    for block in range(count - shared, count):
+        # The first blocks of each type have the shapes.
+        source = text["layer_types"].index(text["layer_types"][block])
+        for name in names:
+            prefix = "model.language_model.layers"
+            tensors[f"{prefix}.{block}.self_attn.{name}"] = tensors[f"{prefix}.{source}.self_attn.{name}"].clone()
+    save_file(tensors, path, {"format": "pt"})
+
+
 def write(shape, folder):
     folder.mkdir(parents=True)
     tokenizer = make_tokenizer(shape.vocabulary_size - 20)
@@ -143,10 +163,12 @@ def write(shape, folder):
     kind = Gemma4UnifiedForConditionalGeneration if is_unified(shape) else Gemma4ForConditionalGeneration
     model = kind(AutoConfig.from_pretrained(folder))
     randomise(model, shape.seed)
-    soften_attention(model)
+    soften(model)
     randomise_buffers(model, shape.seed)
     make_processor(shape, folder).save_pretrained(folder)
     model.save_pretrained(folder)
     if shape.layout == "hub":
         write_json(folder / "config.json", as_published(read_json(folder / "config.json")))
         split_processor_config(folder)
+        if shape.text.get("num_kv_shared_layers"):
+            add_unread_keys(folder)
