@@ -20,6 +20,7 @@
 #include <utility>
 
 #include "nn/attention/attention_kernel.h"
+#include "nn/attention/packed_attention.h"
 #include "parity/deviations.h"
 #include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/layers/recompute.h"
@@ -224,6 +225,23 @@ TEST(JoinedAttention, RecordsNothingWithoutGradients) {
   const at::NoGradGuard no_gradients;
   const QueryKeyValueRows rows = QueryKeyValueRows::make_random(at::kFloat);
   EXPECT_FALSE(attend(make_test_kernel(), rows.query, rows.key, rows.value).requires_grad());
+}
+
+TEST(PaddedLogSumExp, PadsSegmentsToTheLongest) {
+  const Segments segments = Segments::from_lengths({3, 33, 1}, at::kCPU);
+  const PaddedLogSumExp logsumexp(segments);
+  EXPECT_EQ(logsumexp.padded_rows(), 64);
+  const at::Tensor packed = at::randn({2, segments.rows});
+  const at::Tensor padded = logsumexp.pad(packed);
+  ASSERT_EQ(padded.sizes(), at::IntArrayRef({3, 2, 64}));
+  int64_t first = 0;
+  for (int64_t i = 0; i < 3; ++i) {
+    const int64_t length = segments.lengths[static_cast<size_t>(i)];
+    EXPECT_TRUE(at::equal(padded[i].narrow(1, 0, length), packed.narrow(1, first, length)));
+    EXPECT_TRUE(padded[i].narrow(1, length, 64 - length).isposinf().all().item<bool>());
+    first += length;
+  }
+  EXPECT_TRUE(at::equal(logsumexp.pack(padded), packed));
 }
 
 }  // namespace

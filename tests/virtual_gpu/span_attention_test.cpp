@@ -64,21 +64,42 @@ INSTANTIATE_TEST_SUITE_P(, SpanAttentionOnGpu,
                          });
 
 /// The full attention of Gemma 4: grouped heads of 512 features, which the flash kernel does not support.
-class WideHeadAttentionOnGpu : public testing::TestWithParam<at::ScalarType> {};
+class WideHeadAttentionOnGpu : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  static constexpr int64_t kWideFeatures = 512;
 
-TEST_P(WideHeadAttentionOnGpu, RunsForwardAndBackward) {
-  constexpr int64_t kWideFeatures = 512;
-  const at::Device device = memory::open_device("cuda");
-  const auto segments = nn::Segments::from_lengths({1400, 700, 300}, device);
-  const auto make_leaf = [&](int64_t heads) {
-    return at::empty({segments.rows, heads, kWideFeatures}, at::TensorOptions(GetParam()).device(device))
-        .set_requires_grad(true);
-  };
-  const at::Tensor query = make_leaf(kNumHeads), key = make_leaf(kKeyValueHeads), value = make_leaf(kKeyValueHeads);
-  const at::Tensor gradient = at::ones_like(query);
-  virtual_gpu().reset();
-  nn::attention(query, key, value, segments, /*is_causal=*/true).backward(gradient);
-  expect_accepted_without_synchronization();
+  at::Tensor make_leaf(int64_t rows, int64_t heads) const {
+    return at::empty({rows, heads, kWideFeatures}, options_).set_requires_grad(true);
+  }
+
+  /// Runs forward and backward. Returns the peak of the allocated bytes.
+  int64_t run(int64_t length, const nn::BidirectionalSpans& spans) const {
+    const auto segments = nn::Segments::from_lengths({length, length / 2}, device_);
+    const at::Tensor query = make_leaf(segments.rows, kNumHeads), key = make_leaf(segments.rows, kKeyValueHeads),
+                     value = make_leaf(segments.rows, kKeyValueHeads);
+    const at::Tensor gradient = at::ones_like(query);
+    memory::reset_peak_memory_stats(device_);
+    virtual_gpu().reset();
+    nn::SpanAttention(segments, /*window=*/std::nullopt, spans, kWideFeatures, options_)(query, key, value)
+        .backward(gradient);
+    expect_accepted_without_synchronization();
+    return memory::get_device_memory_stats(device_).allocated_peak_bytes;
+  }
+
+  const at::Device device_ = memory::open_device("cuda");
+  const at::TensorOptions options_ = at::TensorOptions(GetParam()).device(device_);
+  const nn::BidirectionalSpans images_{
+      .rows = at::cat({at::arange(20, 20 + kSpan), at::arange(400, 400 + kSpan)}).to(device_),
+      .lengths = {kSpan, kSpan}};
+};
+
+/// Report: "SDPA silently O(S²) at head 512" (transformers 46960).
+TEST_P(WideHeadAttentionOnGpu, MemoryIsLinearInTheTokens) {
+  for (const auto& spans : {nn::BidirectionalSpans{}, images_}) {
+    const int64_t bytes = run(2048, spans), twice = run(4096, spans), four_times = run(8192, spans);
+    // Exactly linear but for rounding and the spans, whose number does not grow.
+    EXPECT_LE(static_cast<double>(four_times - twice), 2.05 * static_cast<double>(twice - bytes));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(, WideHeadAttentionOnGpu, testing::Values(at::kBFloat16, at::kHalf, at::kFloat),

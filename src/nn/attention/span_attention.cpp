@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "nn/attention/attention_kernel.h"
+#include "nn/attention/packed_attention.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/device_copy.h"
 #include "vlmtrain/nn/attention/attention.h"
@@ -94,16 +95,26 @@ SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, c
   if (!has_spans_) return;
   const int64_t num_rows = std::accumulate(spans.lengths.begin(), spans.lengths.end(), int64_t{0});
   VLMTRAIN_CHECK(spans.rows.numel() == num_rows, "{} rows for spans of {} rows", spans.rows.numel(), num_rows);
-  if (options.device().is_cuda() &&
-      has_flash_kernel(c10::typeMetaToScalarType(options.dtype()), head_dim, options.device())) {
+  const bool has_flash = options.device().is_cuda() &&
+                         has_flash_kernel(c10::typeMetaToScalarType(options.dtype()), head_dim, options.device());
+  // The memory-efficient kernel has no window.
+  if (has_flash || (options.device().is_cuda() && !window_)) {
     ExtraKeys future_keys = make_future_keys(spans);
-    query_rows_ = std::move(future_keys.query_rows);
-    key_rows_ = std::move(future_keys.key_rows);
-    future_segments_ = Segments::from_lengths(count_future_keys(spans), options.device());
+    const Segments future_segments = Segments::from_lengths(count_future_keys(spans), options.device());
     VLMTRAIN_CHECK(std::ssize(segments_.lengths) <= kMaxSegmentsPerLaunch &&
-                       std::ssize(future_segments_.lengths) <= kMaxSegmentsPerLaunch,
+                       std::ssize(future_segments.lengths) <= kMaxSegmentsPerLaunch,
                    "{} samples with {} images exceed the limit of {} per launch", segments_.lengths.size(),
-                   future_segments_.lengths.size(), kMaxSegmentsPerLaunch);
+                   future_segments.lengths.size(), kMaxSegmentsPerLaunch);
+    merged_kernel_ = make_combined_kernel(has_flash ? make_cuda_flash_kernel({.offsets = segments_.offsets,
+                                                                              .max_length = segments_.max_length,
+                                                                              .is_causal = true,
+                                                                              .window = window_})
+                                                    : make_cuda_packed_memory_efficient_kernel(segments_),
+                                          has_flash ? make_cuda_flash_kernel({.offsets = future_segments.offsets,
+                                                                              .max_length = future_segments.max_length,
+                                                                              .is_causal = true})
+                                                    : make_cuda_packed_memory_efficient_kernel(future_segments),
+                                          std::move(future_keys));
   } else {
     segment_masks_ = make_attention_masks(segments_, window_, spans, options);
   }
@@ -126,13 +137,7 @@ at::Tensor SpanAttention::operator()(const at::Tensor& query, const at::Tensor& 
                  "attention got {} rows for segments of {} rows and {} heads for {} key-value heads", query.size(0),
                  segments_.rows, query.size(1), key.size(1));
   if (!segment_masks_.empty()) return attend_with_masks(query, key, value);
-  const auto kernel = make_combined_kernel(
-      make_cuda_flash_kernel(
-          {.offsets = segments_.offsets, .max_length = segments_.max_length, .is_causal = true, .window = window_}),
-      make_cuda_flash_kernel(
-          {.offsets = future_segments_.offsets, .max_length = future_segments_.max_length, .is_causal = true}),
-      {.query_rows = query_rows_, .key_rows = key_rows_});
-  return attend(kernel, query, key, value);
+  return attend(merged_kernel_, query, key, value);
 }
 
 }  // namespace vlmtrain::nn
