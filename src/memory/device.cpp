@@ -38,6 +38,10 @@
 
 namespace vlmtrain::memory {
 
+bool is_virtual_gpu_loaded() {
+  return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
+}
+
 namespace {
 
 /// Loads LibTorch's CUDA library. Returns an empty string, or the loader's error.
@@ -48,12 +52,6 @@ std::string load_cuda_library() {
     return reason != nullptr ? reason : "unknown reason";
   }();
   return failure;
-}
-
-/// Returns whether the stub libraries of the virtual GPU are loaded. No driver reports their
-/// device.
-bool is_virtual_gpu_loaded() {
-  return dlsym(RTLD_DEFAULT, "vlmtrain_vgpu_interface") != nullptr;
 }
 
 [[noreturn]] void throw_unusable_device(const std::string& name, const std::string& reason) {

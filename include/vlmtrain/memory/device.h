@@ -18,6 +18,10 @@ std::optional<int> parse_cuda_index(const std::string& name);
 /// for an unknown name, kFailed with the reason if CUDA is not usable.
 at::Device open_device(const std::string& name);
 
+/// Returns whether the stub libraries of the virtual GPU are loaded. No driver reports their
+/// device.
+bool is_virtual_gpu_loaded();
+
 /// Properties of a GPU, as its driver reports them.
 struct DeviceProperties {
   std::string name;      ///< "NVIDIA H100 80GB HBM3"

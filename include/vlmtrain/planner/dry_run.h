@@ -114,6 +114,7 @@ struct DryRunDetail {
   int64_t num_language_blocks = 0;  ///< of the language model
   int64_t num_parameters = 0;
   int64_t num_trainable_parameters = 0;
+  int64_t host_table_bytes = 0;               ///< tables in host memory, page-locked
   std::vector<MemoryTimelinePoint> timeline;  ///< of the last step; empty without DryRunRequest::with_timeline
 };
 

@@ -41,6 +41,7 @@ struct Job {
   int64_t rank = 0;                          ///< the simulated rank
   int64_t num_nodes = 1;                     ///< machines, each with the same number of consecutive ranks
   engine::ShardingStrategy sharding = engine::ShardingStrategy::kNone;
+  nn::TablePlacement per_layer_tables = nn::TablePlacement::kDevice;  ///< memory of per-layer embeddings
 
   /// Returns the rank's shard of moments and master weights.
   engine::Shard shard() const;
@@ -60,8 +61,13 @@ std::vector<engine::ShardingStrategy> list_possible_shardings(const Job& job);
 Job make_job_with_precision(Job job, engine::Precision precision);
 
 /// Returns the job's model on `device`, frozen according to the job. Weights are uninitialized.
-/// Throws UserError if the model's files are invalid.
+/// Throws UserError if the model's files are invalid, and (kUsage) for tables in host memory that
+/// do not exist or are trained.
 std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device);
+
+/// Returns whether the job's per-layer embeddings may be in host memory: they exist and are frozen.
+/// Throws the exceptions of build_model().
+bool can_keep_tables_on_host(const Job& job);
 
 /// A global batch that training may draw.
 struct SampleBatch {

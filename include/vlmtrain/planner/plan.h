@@ -121,6 +121,9 @@ struct PlanRequest {
   std::string model;           ///< model name or path as the user wrote it
   Job job;                     ///< job.world_size is replaced by workload.world_size
   bool auto_sharding = false;  ///< choose the fastest sharding that fits instead of job.sharding
+  /// Choose the memory of per-layer embeddings instead of job.per_layer_tables: host memory where
+  /// that saves recomputation or makes the plan fit.
+  bool auto_per_layer_tables = false;
   PlanTarget target;
   MemoryMode mode = MemoryMode::kBalanced;
   std::optional<double> limit_gigabytes;  ///< memory.limit_gb, in 10⁹ bytes; nullopt for `auto`

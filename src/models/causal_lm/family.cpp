@@ -2,7 +2,7 @@
 
 #include "models/family.h"
 #include "models/gemma3/family.h"
-#include "models/network/gemma.h"
+#include "models/network/gemma/gemma.h"
 #include "models/network/llama.h"
 #include "models/processing/chat_encoder.h"
 #include "models/processing/conversation_processor.h"

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "models/network/config.h"
-#include "models/network/gemma_config.h"
+#include "models/network/gemma/gemma_config.h"
 #include "vlmtrain/text/tokenizer.h"
 
 namespace vlmtrain::models::causal_lm {

@@ -17,7 +17,7 @@ namespace {
 
 /// Sections of config.json that describe the text model, depending on the family.
 constexpr std::array kTextSectionKeys{"text_config", "llm_config", "language_config"};
-constexpr std::array kVocabSizeKeys{"vocab_size", "lm_vocab_size"};
+constexpr std::array kVocabSizeKeys{"vocab_size", "vocab_size_per_layer_input", "lm_vocab_size"};
 
 /// Calls `function` with the top level of config.json and with each text model section.
 template <class Json, class Function>

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "models/network/config.h"
-#include "models/network/gemma_config.h"
+#include "models/network/gemma/gemma_config.h"
 
 namespace vlmtrain::models::gemma3 {
 

@@ -7,7 +7,7 @@
 
 #include "models/gemma3/family.h"
 #include "models/llava/model.h"
-#include "models/network/gemma.h"
+#include "models/network/gemma/gemma.h"
 #include "models/network/vision_transformer.h"
 #include "vlmtrain/image/pixel_transforms.h"
 #include "vlmtrain/models/model.h"

@@ -8,7 +8,7 @@
 
 #include "models/gemma4/image_processor.h"
 #include "models/gemma4/processor.h"
-#include "models/network/gemma_config.h"
+#include "models/network/gemma/gemma_config.h"
 #include "vlmtrain/nn/layers/position_embedding.h"
 
 namespace vlmtrain::models::gemma4 {

@@ -9,7 +9,7 @@
 
 #include "models/gemma4/family.h"
 #include "models/gemma4/vision_tower.h"
-#include "models/network/gemma.h"
+#include "models/network/gemma/gemma.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/layers/convolution.h"
 #include "vlmtrain/nn/layers/linear.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "models/network/gemma_config.h"
+#include "models/network/gemma/gemma_config.h"
 
 namespace vlmtrain::models::gemma4 {
 

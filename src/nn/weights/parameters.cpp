@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::nn {
@@ -31,7 +32,8 @@ void Parameter::set_values(const at::Tensor& values) const {
   }
 }
 
-ParameterStore::ParameterStore(ParameterSettings settings) : settings_(std::move(settings)) {
+ParameterStore::ParameterStore(ParameterSettings settings)
+    : settings_(std::move(settings)), host_arena_(settings_.options.device()) {
   if (settings_.quantization != Quantization::kNone) {
     VLMTRAIN_CHECK(settings_.lora.has_value(),
                    "quantization requires LoRA, because quantized weights cannot be trained");
@@ -62,6 +64,18 @@ at::Tensor ParameterStore::add_embedding(std::string name, Component component, 
 
 bool ParameterStore::should_quantize(const std::string& name) const {
   return quantizer_ && !settings_.lora->matches_modules_to_save(name);
+}
+
+PlacedTable ParameterStore::add_per_layer_table(std::string name, Component component, at::IntArrayRef sizes,
+                                                InitialValues initial_values) {
+  const bool is_on_host = settings_.per_layer_tables == TablePlacement::kHost;
+  const at::Tensor storage = is_on_host
+                                 ? host_arena_.allocate(sizes, c10::typeMetaToScalarType(settings_.options.dtype()),
+                                                        keys::memory::kPerLayerEmbeddings.data())
+                                 : at::Tensor();
+  const at::Tensor weight = add(std::move(name), component, sizes, initial_values, /*is_adapter=*/false, storage);
+  parameters_.back().is_embedding = parameters_.back().is_per_layer_table = true;
+  return {weight, is_on_host ? host_arena_.view_on_device(weight) : weight};
 }
 
 LinearWeight ParameterStore::add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
@@ -183,6 +197,11 @@ at::Tensor ParameterScope::add_parameter(std::string_view name, at::IntArrayRef 
 at::Tensor ParameterScope::add_embedding(std::string_view name, at::IntArrayRef sizes,
                                          InitialValues initial_values) const {
   return store_->add_embedding(fmt::format("{}.{}", prefix_, name), component_, sizes, initial_values);
+}
+
+PlacedTable ParameterScope::add_per_layer_table(std::string_view name, at::IntArrayRef sizes,
+                                                InitialValues initial_values) const {
+  return store_->add_per_layer_table(fmt::format("{}.{}", prefix_, name), component_, sizes, initial_values);
 }
 
 LinearWeight ParameterScope::add_linear_weight(at::IntArrayRef sizes, InitialValues initial_values,

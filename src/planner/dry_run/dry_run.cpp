@@ -106,6 +106,7 @@ class DryRunner {
                      .num_language_blocks = session.model().num_language_blocks(),
                      .num_parameters = session.model().parameters().count_elements(),
                      .num_trainable_parameters = session.training_state().optimizer.count_trained_elements(),
+                     .host_table_bytes = session.model().parameters().host_table_bytes(),
                      .timeline = {}};
     if (request_.with_timeline) result_.detail->timeline = make_timeline(trace_->events(), last_step_event_index);
   }

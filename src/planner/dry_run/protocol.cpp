@@ -124,15 +124,22 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCollectives, gradient_reductions, num_ove
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTimelinePoint, bytes_by_component, reserved_bytes, tag, is_backward)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DryRunDetail, peak, num_vision_blocks, num_language_blocks, num_parameters,
-                                   num_trainable_parameters, timeline)
+                                   num_trainable_parameters, host_table_bytes, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
-  json = {{"model", encode_path(job.model)},  {"precision", job.precision},
-          {"frozen", job.frozen_parts},       {"lora", job.lora},
-          {"quantization", job.quantization}, {"disabled_kernels", job.disabled_kernels},
-          {"optimizer", job.optimizer},       {"objective", job.objective},
-          {"world_size", job.world_size},     {"rank", job.rank},
-          {"nodes", job.num_nodes},           {"sharding", job.sharding}};
+  json = {{"model", encode_path(job.model)},
+          {"precision", job.precision},
+          {"frozen", job.frozen_parts},
+          {"lora", job.lora},
+          {"quantization", job.quantization},
+          {"disabled_kernels", job.disabled_kernels},
+          {"optimizer", job.optimizer},
+          {"objective", job.objective},
+          {"world_size", job.world_size},
+          {"rank", job.rank},
+          {"nodes", job.num_nodes},
+          {"sharding", job.sharding},
+          {"per_layer_tables", job.per_layer_tables}};
   // Replaces the path that nlohmann's own conversion wrote, which may not be UTF-8.
   if (job.lora) json["lora"]["adapter"] = encode_path(job.lora->adapter);
 }
@@ -151,6 +158,7 @@ void from_json(const nlohmann::json& json, Job& job) {
   json.at("rank").get_to(job.rank);
   json.at("nodes").get_to(job.num_nodes);
   json.at("sharding").get_to(job.sharding);
+  json.at("per_layer_tables").get_to(job.per_layer_tables);
 }
 
 void to_json(nlohmann::json& json, const DryRunRequest& request) {

@@ -181,11 +181,45 @@ Job make_job_with_precision(Job job, engine::Precision precision) {
   return job;
 }
 
+namespace {
+
+/// Returns the table of per-layer embeddings; null if the model has none.
+const nn::Parameter* find_per_layer_table(const models::VisionLanguageModel& model) {
+  const auto& parameters = model.parameters().all();
+  const auto it = std::ranges::find_if(parameters, &nn::Parameter::is_per_layer_table);
+  return it == parameters.end() ? nullptr : &*it;
+}
+
+/// Throws UserError (kUsage) unless the model's per-layer embeddings may be in host memory.
+void check_host_tables(const models::VisionLanguageModel& model, const std::filesystem::path& folder) {
+  const auto* const table = find_per_layer_table(model);
+  if (table == nullptr) {
+    throw usage_error("{}: host: {} has no per-layer embeddings; use {}=auto", keys::memory::kPerLayerEmbeddings,
+                      folder.string(), keys::memory::kPerLayerEmbeddings);
+  }
+  if (table->tensor.requires_grad()) {
+    throw usage_error(
+        "{}: host: {} is trained, and only a frozen table can be in host memory; train with LoRA ({}) or use {}=device",
+        keys::memory::kPerLayerEmbeddings, table->name, keys::lora::kRank, keys::memory::kPerLayerEmbeddings);
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device) {
   auto model = models::build_model(job.model, device, engine::to_dtype(job.precision), job.lora, job.quantization,
-                                   job.block_shard());
+                                   job.block_shard(), job.per_layer_tables);
   models::freeze_parts(*model, job.frozen_parts);
+  if (job.per_layer_tables == nn::TablePlacement::kHost) check_host_tables(*model, job.model);
   return model;
+}
+
+bool can_keep_tables_on_host(const Job& job) {
+  Job device_job = job;
+  device_job.per_layer_tables = nn::TablePlacement::kDevice;
+  const auto model = build_model(device_job, at::kMeta);
+  const auto* const table = find_per_layer_table(*model);
+  return table != nullptr && !table->tensor.requires_grad();
 }
 
 }  // namespace vlmtrain::planner

@@ -203,11 +203,38 @@ Plan make_plan_with_auto_sharding(const PlanRequest& original_request) {
   return std::move(*best_plan);
 }
 
+/// Returns the plan for the placement of tables in request.job.
+Plan make_plan_with_fixed_tables(const PlanRequest& request) {
+  return request.auto_sharding && request.workload.world_size > 1 ? make_plan_with_auto_sharding(request)
+                                                                  : make_plan_with_fixed_sharding(request);
+}
+
+/// Returns the plan with the faster placement of tables that fits (PlanRequest::auto_per_layer_tables).
+Plan make_plan_with_auto_tables(const PlanRequest& original_request) {
+  PlanRequest request = original_request;
+  request.job.per_layer_tables = nn::TablePlacement::kDevice;
+  if (!std::holds_alternative<TargetGpu>(request.target) || !can_keep_tables_on_host(request.job))
+    return make_plan_with_fixed_tables(request);
+  PlanRequest device_request = request;
+  device_request.with_suggestions = false;  // only the placement with less memory needs them
+  Plan device_plan = make_plan_with_fixed_tables(device_request);
+  const bool is_recomputed = !(device_plan.best_estimate.step_config.recompute == models::RecomputeBlockCounts{});
+  if (device_plan.fits && !is_recomputed) return device_plan;
+  request.job.per_layer_tables = nn::TablePlacement::kHost;
+  Plan host_plan = make_plan_with_fixed_tables(request);
+  Plan& plan = is_better_plan(host_plan, device_plan) ? host_plan : device_plan;
+  plan.planning_stats = {
+      .seconds = device_plan.planning_stats.seconds + host_plan.planning_stats.seconds,
+      .num_dry_runs = device_plan.planning_stats.num_dry_runs + host_plan.planning_stats.num_dry_runs,
+      .dry_run_seconds = device_plan.planning_stats.dry_run_seconds + host_plan.planning_stats.dry_run_seconds};
+  return std::move(plan);
+}
+
 }  // namespace
 
 Plan make_plan(const PlanRequest& request) {
-  Plan plan = request.auto_sharding && request.workload.world_size > 1 ? make_plan_with_auto_sharding(request)
-                                                                       : make_plan_with_fixed_sharding(request);
+  Plan plan =
+      request.auto_per_layer_tables ? make_plan_with_auto_tables(request) : make_plan_with_fixed_tables(request);
   if (plan.fits && request.evaluation) {
     StepConfig step_config = plan.best_estimate.step_config;
     if (plan.split) step_config.memory_cost_table = plan.split->table;

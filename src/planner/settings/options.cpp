@@ -81,6 +81,14 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
                   .text = "memory.recompute: auto recomputes as few blocks as fit"}}},
       ValueCheck<std::string>{"auto, none, all, a number of blocks, two as V+L or three as V+L/A",
                               is_valid_recompute_option});
+  table.add_enum(
+      keys::memory::kPerLayerEmbeddings, options.per_layer_embeddings,
+      {{"device", nn::TablePlacement::kDevice}, {"host", nn::TablePlacement::kHost}, {"auto", std::nullopt}},
+      {.doc =
+           "Memory of the table of per-layer embeddings (Gemma 4 E2B and E4B). `host`: page-locked host memory, from "
+           "which the GPU reads the rows of a micro-batch; the table must be frozen. `auto`: `host` where a frozen "
+           "table on the GPU would not fit or would require recomputation. No effect on the CPU.",
+       .resume = ResumeRule::kFree});
   table.add(
       keys::memory::kVisionTilesPerPass, options.vision_tiles_per_pass,
       {.doc =

@@ -232,6 +232,10 @@ Table make_plan_facts(const planner::Plan& plan) {
   add("GPU", format_gpu(plan));
   add("margin", format_memory_margin(plan));
   add("context", format_cuda_context(plan));
+  if (plan.detail.host_table_bytes > 0) {
+    add("host", fmt::format("{} of page-locked host memory for per-layer embeddings",
+                            format_gigabytes(plan.detail.host_table_bytes)));
+  }
   add("step", format_step_config(plan));
   if (plan.evaluation) add("eval", format_evaluation(*plan.evaluation));
   if (plan.communication_estimate) add("ranks", format_communication(plan));

@@ -68,6 +68,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   has_videos_ = sample_index.shapes.has_videos();
   const auto workload = make_workload(sample_index, *order, config, ranks.world_size());
   make_plans(config, device, job, workload, sample_index.decode_bytes);
+  if (plan) job.per_layer_tables = plan->per_layer_tables();
   if (evaluation_set) plan_evaluation(config);
   load(config, device, job);
   if (ranks.is_main_process() && !is_dry_run() && !hold_out_sources.empty())
@@ -376,11 +377,10 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
         resume_freezing(config, checkpoint_fingerprint_, state.keys_frozen_after_training, *checkpoint,
                         checkpoint_weights ? &*checkpoint_weights : nullptr, *base, *model);
   }
-  if (plan || host_plan) {
-    step_config = plan ? plan->step_config() : host_plan->saved_plan().step_config;
-  } else {
-    step_config = make_min_memory_step_config(config, model->num_vision_blocks(), model->num_language_blocks());
-  }
+  step_config = plan ? plan->step_config()
+                : host_plan
+                    ? host_plan->saved_plan().step_config
+                    : make_min_memory_step_config(config, model->num_vision_blocks(), model->num_language_blocks());
   step_config.recompute =
       models::clamp_recompute_counts(step_config.recompute, {model->num_vision_blocks(), model->num_language_blocks()});
   training = std::make_unique<engine::TrainingState>(

@@ -89,6 +89,9 @@ class GpuRunPlan {
 
   /// Returns the sharding of the plan, which the planner chooses for distributed.sharding=auto.
   engine::ShardingStrategy sharding() const { return plan_.job.sharding; }
+  /// Returns the memory of per-layer embeddings, which the planner chooses for
+  /// memory.per_layer_embeddings=auto.
+  nn::TablePlacement per_layer_tables() const { return plan_.job.per_layer_tables; }
   /// Returns the settings of the run's look-ahead.
   LookAheadSettings make_look_ahead_settings() const;
 

@@ -65,7 +65,8 @@ planner::Job make_training_job(const Config& config, const engine::TaskSettings&
           .disabled_kernels = find_disabled_kernels(config.training),
           .optimizer = make_optimizer_settings(config),
           .objective = {.tasks = tasks, .masks = get_mask_loss_weights(config)},
-          .sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone)};
+          .sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone),
+          .per_layer_tables = config.memory.per_layer_embeddings.value_or(nn::TablePlacement::kDevice)};
 }
 
 planner::PlanRequest make_plan_request(const Config& config, planner::Job job, planner::PlanTarget target,
@@ -74,6 +75,7 @@ planner::PlanRequest make_plan_request(const Config& config, planner::Job job, p
           .job = std::move(job),
           .auto_sharding = !config.distributed.sharding && config.training.batch_and_tasks.gradient_conflicts !=
                                                                engine::GradientConflictMethod::kPcGrad,
+          .auto_per_layer_tables = !config.memory.per_layer_embeddings,
           .target = std::move(target),
           .mode = config.memory.mode,
           .limit_gigabytes = config.memory.limit_gb,

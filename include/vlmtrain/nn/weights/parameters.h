@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "vlmtrain/memory/host_arena.h"
 #include "vlmtrain/nn/weights/quantized_weight.h"
 #include "vlmtrain/nn/weights/sharded_block.h"
 #include "vlmtrain/nn/weights/weight_settings.h"
@@ -45,6 +46,7 @@ struct Parameter {
   bool is_in_modules_to_save = false;  ///< in the checkpoint, but trained and saved with the adapter
   std::shared_ptr<QuantizedWeight> quantized_weight = nullptr;  ///< null if not quantized
   bool is_embedding = false;                                    ///< a lookup table, such as embed_tokens
+  bool is_per_layer_table = false;                              ///< see ParameterStore::add_per_layer_table()
   bool is_linear_weight = false;                                ///< the weight of a Linear, [out, in]
   bool is_in_block = false;                               ///< belongs to a block; see ParameterStore::finish_block()
   std::shared_ptr<ShardedBlock> sharded_block = nullptr;  ///< the sharded block that it belongs to; null if not sharded
@@ -74,6 +76,7 @@ struct ParameterSettings {
   std::optional<LoraSettings> lora = std::nullopt;
   Quantization quantization = Quantization::kNone;  ///< format of all Linear weights; requires `lora`
   Shard shard = {};  ///< this rank's shard of the blocks' weights; adapters are replicated
+  TablePlacement per_layer_tables = TablePlacement::kDevice;  ///< see ParameterStore::add_per_layer_table()
 };
 
 /// Existing storage for the weight of a Linear: a tensor or a quantized weight. If both are empty,
@@ -81,6 +84,12 @@ struct ParameterSettings {
 struct WeightStorage {
   at::Tensor tensor = {};
   std::shared_ptr<QuantizedWeight> quantized_weight = nullptr;
+};
+
+/// A lookup table that may be in host memory.
+struct PlacedTable {
+  at::Tensor weight;       ///< the parameter; on the CPU if it is in host memory
+  at::Tensor device_view;  ///< the same memory on the model's device; `weight` itself if it is there
 };
 
 /// A registered Linear of a model.
@@ -114,6 +123,13 @@ class ParameterStore {
 
   /// Adds a parameter that is a lookup table.
   at::Tensor add_embedding(std::string name, Component component, at::IntArrayRef sizes, InitialValues initial_values);
+
+  /// Adds a lookup table of per-layer embeddings, in the memory that the settings name. In host
+  /// memory, it must not be trained. Throws the exceptions of memory::HostArena::allocate().
+  PlacedTable add_per_layer_table(std::string name, Component component, at::IntArrayRef sizes,
+                                  InitialValues initial_values);
+  /// Returns the bytes of tables in host memory that a device reads; 0 if the device is the CPU.
+  int64_t host_table_bytes() const { return settings_.options.device().is_cpu() ? 0 : host_arena_.bytes(); }
 
   /// Adds the weight of a Linear, [out, in]; quantized if should_quantize(name).
   LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
@@ -199,6 +215,7 @@ class ParameterStore {
 
   ParameterSettings settings_;
   std::optional<Quantizer> quantizer_;
+  memory::HostArena host_arena_;
   std::vector<LoraTarget> lora_targets_;
   std::vector<Parameter> parameters_;
   std::vector<LinearInfo> linears_;
@@ -224,6 +241,8 @@ class ParameterScope {
                            const at::Tensor& storage = {}) const;
   /// Adds a lookup table; see ParameterStore::add_embedding().
   at::Tensor add_embedding(std::string_view name, at::IntArrayRef sizes, InitialValues initial_values) const;
+  /// Adds a lookup table; see ParameterStore::add_per_layer_table().
+  PlacedTable add_per_layer_table(std::string_view name, at::IntArrayRef sizes, InitialValues initial_values) const;
   /// Adds `weight` of the Linear at this prefix; see ParameterStore::add_linear_weight().
   LinearWeight add_linear_weight(at::IntArrayRef sizes, InitialValues initial_values,
                                  const WeightStorage& storage = {}) const;

@@ -34,6 +34,24 @@ inline std::string to_string(Quantization quantization) {
   throw InternalError("unknown quantization");
 }
 
+/// The memory that holds the table of per-layer embeddings (memory.per_layer_embeddings).
+enum class TablePlacement : uint8_t {
+  kDevice,
+  kHost,  ///< host memory, which the device reads (memory::HostArena)
+};
+
+/// Returns the names that the configuration uses.
+inline const std::vector<std::pair<std::string, TablePlacement>>& get_table_placement_names() {
+  static const std::vector<std::pair<std::string, TablePlacement>> names{{"device", TablePlacement::kDevice},
+                                                                         {"host", TablePlacement::kHost}};
+  return names;
+}
+
+/// Returns the name in get_table_placement_names().
+inline std::string to_string(TablePlacement placement) {
+  return placement == TablePlacement::kHost ? "host" : "device";
+}
+
 /// The part of a vision-language model that a parameter belongs to. Freezing and learning rates are
 /// chosen by component.
 enum class Component {

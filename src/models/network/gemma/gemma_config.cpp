@@ -1,4 +1,4 @@
-#include "models/network/gemma_config.h"
+#include "models/network/gemma/gemma_config.h"
 
 #include <nlohmann/json.hpp>
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "models/network/gemma_config.h"
+#include "models/network/gemma/gemma_config.h"
 #include "vlmtrain/nn/attention/span_attention.h"
 #include "vlmtrain/nn/generation_cache.h"
 #include "vlmtrain/nn/layers/linear.h"
@@ -70,7 +70,7 @@ class GemmaBlock {
  private:
   /// The result of attend().
   struct AttentionResult {
-    at::Tensor output;                  ///< [tokens, heads · head_dim]
+    at::Tensor output;                       ///< [tokens, heads · head_dim]
     std::vector<at::Tensor> key_value = {};  ///< keys and values, if other blocks read them
   };
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "models/network/block_list.h"
-#include "models/network/gemma_block.h"
-#include "models/network/gemma_config.h"
-#include "models/network/gemma_per_layer.h"
+#include "models/network/gemma/gemma_block.h"
+#include "models/network/gemma/gemma_config.h"
+#include "models/network/gemma/gemma_per_layer.h"
 #include "vlmtrain/data/sample/sample.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/nn/generation_cache.h"

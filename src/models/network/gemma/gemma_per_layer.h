@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "models/network/gemma_config.h"
+#include "models/network/gemma/gemma_config.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/layers/norm.h"
 #include "vlmtrain/nn/weights/parameters.h"
@@ -23,7 +23,7 @@ class GemmaPerLayerEmbedding {
 
  private:
   int64_t num_blocks_, features_, pad_token_id_;
-  at::Tensor table_;  // [vocabulary, blocks · features]
+  nn::PlacedTable table_;  // [vocabulary, blocks · features]
   nn::Linear projection_;
   nn::RmsNorm norm_;
 };

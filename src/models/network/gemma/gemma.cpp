@@ -1,4 +1,4 @@
-#include "models/network/gemma.h"
+#include "models/network/gemma/gemma.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/embedding.h>

@@ -1,4 +1,4 @@
-#include "models/network/gemma_block.h"
+#include "models/network/gemma/gemma_block.h"
 
 #include <ATen/TensorOperators.h>
 

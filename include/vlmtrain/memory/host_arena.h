@@ -1,0 +1,38 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace vlmtrain::memory {
+
+/// Host memory whose tensors a device reads in place. For a CUDA device, it is page-locked and mapped
+/// into the device's address space, so that kernels read it over the link (zero-copy). On a virtual
+/// GPU it is address space only: nothing is written to its pages, so they take no memory. For other
+/// devices, it is ordinary memory of the device. Not thread-safe.
+class HostArena {
+ public:
+  explicit HostArena(at::Device device) : device_(device) {}
+
+  /// Returns an uninitialized tensor. For a CUDA device, it is a CPU tensor. Its memory is released
+  /// with the arena and all tensors on it. Throws UserError: kDoesNotFit if the host has less
+  /// available memory, kFailed if CUDA cannot map it. `purpose` is the key in errors.
+  at::Tensor allocate(at::IntArrayRef sizes, at::ScalarType dtype, const char* purpose);
+
+  /// Returns the tensor as the device sees it: the same memory, as a tensor on the device. REQUIRES:
+  /// `tensor` is from allocate().
+  at::Tensor view_on_device(const at::Tensor& tensor) const;
+
+  /// Returns the bytes of all tensors.
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  at::Device device_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace vlmtrain::memory
