@@ -14,6 +14,7 @@
 #include "models/gemma4/video_processor.h"
 #include "models/processing/chat_encoder.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/text/tokenizer.h"
 
@@ -144,6 +145,18 @@ void check_window(const Config& config, int64_t max_tokens, const std::filesyste
       folder.string(), max_tokens, *window);
 }
 
+/// Throws UserError for the template of an earlier Gemma. The tokenizer would split its marks of turns
+/// into plain text.
+void check_turn_marks(const text::ChatTemplate& chat_template, const text::Tokenizer& tokenizer) {
+  constexpr std::string_view kEarlierMark = "<start_of_turn>";
+  const text::TemplateSource& source = chat_template.source();
+  if (source.jinja_source.find(kEarlierMark) == std::string::npos || tokenizer.token_to_id(kEarlierMark)) return;
+  throw data_error(
+      "{}: the template writes {}, which is not a token of this checkpoint; it is older than the weights: use the "
+      "checkpoint's own template or {}=gemma4",
+      source.name, kEarlierMark, keys::data::kChatTemplate);
+}
+
 std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_json,
                                                   const std::filesystem::path& folder,
                                                   const ProcessorSettings& settings) {
@@ -158,6 +171,7 @@ std::unique_ptr<models::Processor> load_processor(const nlohmann::json& config_j
                                                         {.fallback = "gemma4",
                                                          .image_markup = {.block = texts.image, .token = texts.image},
                                                          .video_markup = {.block = texts.video, .token = texts.video}});
+  check_turn_marks(chat_template, tokenizer);
   return make_processor(config.processor, images, videos, std::move(tokenizer), std::move(chat_template), settings);
 }
 

@@ -219,5 +219,16 @@ TEST(Gemma4Processor, ShrinksLongSamplesToSmallerBudgets) {
   EXPECT_THROW(checkpoint.load_processor(settings)->process(record, 0), data::SampleTooLongError);
 }
 
+TEST(Gemma4Processor, TemplateOfAnEarlierGemmaIsRefused) {
+  const parity::TemporaryFolder folder;
+  write_preset_config("gemma-4-tiny", folder.path());
+  EXPECT_NE(models::load_processor(folder.path(), {}), nullptr);
+  io::write_file(folder.path() / "chat_template.jinja",
+                 "{% for message in messages %}{{ '<start_of_turn>' + message['role'] }}{% endfor %}");
+  EXPECT_THAT(get_error_message([&] { models::load_processor(folder.path(), {}); }, ExitCode::kBadData),
+              AllOf(HasSubstr("chat_template.jinja: the template writes <start_of_turn>"),
+                    HasSubstr("older than the weights")));
+}
+
 }  // namespace
 }  // namespace vlmtrain::models::gemma4

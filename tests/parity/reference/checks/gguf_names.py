@@ -11,7 +11,7 @@ import gguf
 
 TEXT_MODELS = {
     "idefics3": "LLAMA", "smolvlm": "LLAMA", "llava": "LLAMA", "qwen2_vl": "QWEN2VL", "qwen2_5_vl": "QWEN2VL", "qwen3_vl": "QWEN3VL",
-    "qwen3_5": "QWEN35", "gemma3": "GEMMA3", "gemma4": "GEMMA4",
+    "qwen3_5": "QWEN35", "gemma3": "GEMMA3", "gemma4": "GEMMA4", "gemma4_unified": "GEMMA4",
 }
 SUFFIXES = (".weight", ".bias", ".input_min", ".input_max", ".output_min", ".output_max")
 OF_VISION = re.compile(r"vision_tower\.|vision_model\.|visual\.|multi_modal_projector\.|embed_vision\.|model\.connector\.")
@@ -21,6 +21,8 @@ NAMED_BY_CODE = re.compile(r"visual\.(merger|deepstack_merger_list\.[0-9]+)\.(no
 # the map of this architecture only; llama.cpp's own copy of the package has them in QWEN35, too.
 ARCHITECTURE_OF_MTP = "GLM4_MOE"
 NAMES_OF_MTP = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm"}
+# gguf 0.19.0 has no names for the patches of gemma4_unified, and others than transformers' for audio; llama.cpp's converter renames both.
+UNNAMED_OF_GEMMA4 = ("model.vision_embedder.", "model.audio_tower.", "model.embed_audio.")
 VERSION = version("gguf")
 BLOCKS = 128
 
@@ -35,6 +37,8 @@ def names_for_the_map(kind, name):
     """Under which it is looked up; none where the converter names it itself."""
     if kind == "qwen3_5":
         name = name_of_mtp(name) if name.startswith("mtp.") else name.replace(".dt_bias", ".dt_proj.bias")
+    if kind.startswith("gemma4") and name.startswith(UNNAMED_OF_GEMMA4):
+        return []
     if not OF_VISION.search(name):
         return [name.replace("text_model.", "").replace("language_model.", "")]
     if kind in ("qwen3_vl", "qwen3_5"):

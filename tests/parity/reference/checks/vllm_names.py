@@ -90,6 +90,7 @@ GEMMA4_NAMES = {
     "model.embed_audio.": "embed_audio.", "model.language_model.": "language_model.model.", "lm_head.": "language_model.lm_head.",
     "model": "language_model.model",
 }
+GEMMA4_UNIFIED_NAMES = {"model.vision_embedder.": "vision_embedder."} | GEMMA4_NAMES
 QWEN2_NAMES = {
     "model.language_model.": "language_model.model.", "model.visual.": "visual.", "lm_head.": "language_model.lm_head.",
     "model.": "language_model.model.",
@@ -99,6 +100,12 @@ HEAD = [r"language_model\.lm_head\.weight"]
 TEXT = under("language_model.model.", text_model())
 QWEN3_TEXT = under("language_model.model.", text_model(head_norms=True))
 GEMMA3_TEXT = under("language_model.model.", text_model("pre_feedforward_layernorm", "post_feedforward_layernorm", head_norms=True))
+# vLLM 0.33.0 builds keys and values in all blocks and does not load them in those that read another block's.
+GEMMA4_TEXT = [*GEMMA3_TEXT, rf"language_model\.model\.layers\.{N}\.layer_scalar"]
+GEMMA4_TEXT += under("language_model.model.", weights(
+    "embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm",
+    rf"layers\.{N}\.(per_layer_input_gate|per_layer_projection|post_per_layer_input_norm)",
+))
 QWEN3_MERGER = norm(r"merger\.norm", rf"deepstack_merger_list\.{N}\.norm")
 QWEN3_MERGER += linear(r"merger\.linear_fc[12]", rf"deepstack_merger_list\.{N}\.linear_fc[12]")
 # vLLM runs transformers' tower.
@@ -151,8 +158,13 @@ ARCHITECTURES = {
     ),
     "Gemma4ForConditionalGeneration": Architecture(
         "gemma4_mm.py", GEMMA4_NAMES,
-        [*HEAD, *GEMMA3_TEXT, rf"language_model\.model\.layers\.{N}\.layer_scalar", *under("vision_tower.", GEMMA4_TOWER),
-         *weights(r"embed_vision\.embedding_projection")],
+        [*HEAD, *GEMMA4_TEXT, *under("vision_tower.", GEMMA4_TOWER), *weights(r"embed_(vision|audio)\.embedding_projection"),
+         r"audio_tower\..+"],  # vLLM runs transformers' tower
+    ),
+    "Gemma4UnifiedForConditionalGeneration": Architecture(
+        "gemma4_unified.py", GEMMA4_UNIFIED_NAMES,
+        [*HEAD, *GEMMA4_TEXT, *weights(r"embed_vision\.embedding_projection"),
+         *under("vision_embedder.", norm("patch_ln[12]", "pos_norm") + linear("patch_dense") + ["pos_embedding"])],
     ),
     "InternVLForConditionalGeneration": Architecture(
         "interns1.py", NEW_NAMES,
