@@ -40,6 +40,7 @@ MODELS = {
     "qwen3-vl-4b": Model(768, 576, 2),
     "qwen3.5-4b": Model(768, 576, 2),
     "gemma-3-4b": Model(896, 256, 4),
+    "gemma-4-e4b": Model(768, 256, 2),
     "gemma-4-12b": Model(768, 256, 2),
     "internvl3-8b": Model(448, 256, 2),  # one tile, so no thumbnail
 }

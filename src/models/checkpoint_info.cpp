@@ -12,6 +12,8 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/checkpoint.h"
+#include "vlmtrain/models/model.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/text/chat_template.h"
 
@@ -51,6 +53,12 @@ bool takes_media(const std::filesystem::path& folder) {
   const Family& family = find_family(read_model_config(folder), folder);
   return family.compute_image_sample_shape != nullptr || family.compute_video_sample_shape != nullptr ||
          family.compute_volume_sample_shape != nullptr;
+}
+
+bool has_per_layer_embeddings(const std::filesystem::path& folder) {
+  // Only the names are needed, so the model is on the meta device.
+  const auto model = build_model(folder, at::kMeta, at::kFloat);
+  return std::ranges::any_of(model->parameters().all(), &nn::Parameter::is_per_layer_table);
 }
 
 std::vector<std::string> get_default_modules_to_save(const std::filesystem::path& folder, const FrozenParts& frozen) {

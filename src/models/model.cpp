@@ -168,6 +168,7 @@ bool freeze_parts(VisionLanguageModel& model, const FrozenParts& frozen) {
                            (parameter.component == nn::Component::kVisionTower && frozen.vision_tower) ||
                            (parameter.component == nn::Component::kProjector && frozen.projector) ||
                            (parameter.component == nn::Component::kLanguageModel && frozen.language_model) ||
+                           (parameter.is_per_layer_table && frozen.per_layer_embeddings) ||
                            (parameter.component == nn::Component::kMaskEncoder && frozen.mask_encoder);
     parameter.tensor.set_requires_grad(!is_frozen);
     has_trainable_parameters |= !is_frozen;

@@ -246,6 +246,9 @@ std::vector<UnusedSettingsRule> list_unused_settings_rules(const Config& config,
        {keys::model::kFreezeVisionTower, keys::model::kFreezeProjector, keys::training::kVisionLearningRate,
         keys::training::kProjectorLearningRate},
        "the model has no vision tower"},
+      {!model.has_per_layer_embeddings,
+       {keys::model::kFreezePerLayerEmbeddings, keys::memory::kPerLayerEmbeddings},
+       "the model has no per-layer embeddings"},
       {!model.predicts_masks,
        {keys::data::kMaskImageSize, keys::model::kFreezeMaskEncoder, keys::training::kMaskLearningRate,
         keys::training::kTextLossWeight, keys::training::kMaskBceWeight, keys::training::kMaskDiceWeight},
@@ -282,7 +285,9 @@ std::vector<UnusedSettingsRule> list_unused_settings_rules(const Config& config,
 }  // namespace
 
 ModelTraits ModelTraits::read(const std::filesystem::path& folder) {
-  return {.predicts_masks = models::predicts_masks(folder), .takes_media = models::takes_media(folder)};
+  return {.predicts_masks = models::predicts_masks(folder),
+          .takes_media = models::takes_media(folder),
+          .has_per_layer_embeddings = models::has_per_layer_embeddings(folder)};
 }
 
 std::vector<std::string> find_unused_settings(const Config& config, const data::SampleCountsByMediaKind& media_counts,

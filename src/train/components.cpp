@@ -221,8 +221,11 @@ std::optional<at::ScalarType> get_save_dtype(const OutputOptions& options) {
 }
 
 models::FrozenParts get_frozen_parts(const ModelOptions& options) {
-  return {options.freeze_vision_tower, options.freeze_projector, options.freeze_language_model,
-          options.freeze_mask_encoder};
+  return {.vision_tower = options.freeze_vision_tower,
+          .projector = options.freeze_projector,
+          .language_model = options.freeze_language_model,
+          .per_layer_embeddings = options.freeze_per_layer_embeddings,
+          .mask_encoder = options.freeze_mask_encoder};
 }
 
 namespace {

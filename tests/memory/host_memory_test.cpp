@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "io/temporary_folder.h"
+#include "vlmtrain/memory/host_arena.h"
 
 namespace vlmtrain::memory {
 namespace {
@@ -146,6 +147,18 @@ TEST(HostMemoryTest, ResidentSetTracksUsage) {
   EXPECT_GE(get_peak_resident_bytes(), get_resident_bytes() - static_cast<int64_t>(kBytes) / 4);
   EXPECT_LT(get_resident_bytes(), get_host_limit_bytes());
   EXPECT_EQ(used.back(), 1);
+}
+
+TEST(HostArena, OtherDevicesHaveOrdinaryMemory) {
+  for (const at::Device device : {at::Device(at::kCPU), at::Device(at::kMeta)}) {
+    HostArena arena(device);
+    const at::Tensor tensor = arena.allocate({3, 5}, at::kFloat, "test");
+    EXPECT_EQ(tensor.device(), device);
+    EXPECT_EQ(tensor.sizes(), at::IntArrayRef({3, 5}));
+    EXPECT_TRUE(arena.view_on_device(tensor).is_same(tensor));
+    arena.allocate({2}, at::kBFloat16, "test");
+    EXPECT_EQ(arena.bytes(), 3 * 5 * 4 + 2 * 2);
+  }
 }
 
 }  // namespace

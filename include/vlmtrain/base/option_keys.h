@@ -12,6 +12,7 @@ inline constexpr std::string_view kAdapter = "model.adapter";
 inline constexpr std::string_view kFreezeVisionTower = "model.freeze_vision_tower";
 inline constexpr std::string_view kFreezeProjector = "model.freeze_projector";
 inline constexpr std::string_view kFreezeLanguageModel = "model.freeze_language_model";
+inline constexpr std::string_view kFreezePerLayerEmbeddings = "model.freeze_per_layer_embeddings";
 inline constexpr std::string_view kFreezeMaskEncoder = "model.freeze_mask_encoder";
 inline constexpr std::string_view kAllowMissing = "model.allow_missing";
 inline constexpr std::string_view kAllowUnexpected = "model.allow_unexpected";

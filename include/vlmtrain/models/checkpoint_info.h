@@ -23,6 +23,10 @@ bool predicts_masks(const std::filesystem::path& folder);
 /// a vision tower. Throws UserError (kBadData).
 bool takes_media(const std::filesystem::path& folder);
 
+/// Returns whether the model of `folder`/config.json has per-layer embeddings. Throws the exceptions
+/// of build_model().
+bool has_per_layer_embeddings(const std::filesystem::path& folder);
+
 /// Returns the modules that LoRA trains fully by default (nn::LoraSettings::modules_to_save): the
 /// mask modules of the model in `folder` that are not in `frozen`. Empty if `folder` has no
 /// config.json.

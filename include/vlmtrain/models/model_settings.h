@@ -41,8 +41,9 @@ inline RecomputeBlockCounts clamp_recompute_counts(const RecomputeBlockCounts& b
 struct FrozenParts {
   bool vision_tower = false;
   bool projector = false;
-  bool language_model = false;  ///< including embedding and output projection
-  bool mask_encoder = false;    ///< ignored by families that predict no masks
+  bool language_model = false;        ///< including embedding and output projection
+  bool per_layer_embeddings = false;  ///< only their table, which language_model includes
+  bool mask_encoder = false;          ///< ignored by families that predict no masks
 };
 
 }  // namespace vlmtrain::models

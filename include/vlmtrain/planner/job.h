@@ -65,8 +65,8 @@ Job make_job_with_precision(Job job, engine::Precision precision);
 /// do not exist or are trained.
 std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device);
 
-/// Returns whether the job's per-layer embeddings may be in host memory: they exist and are frozen.
-/// Throws the exceptions of build_model().
+/// Returns whether the job's per-layer embeddings may be in host memory: they exist and are frozen;
+/// false if the folder has no config.json. Throws the exceptions of build_model().
 bool can_keep_tables_on_host(const Job& job);
 
 /// A global batch that training may draw.

@@ -122,7 +122,7 @@ struct PlanRequest {
   Job job;                     ///< job.world_size is replaced by workload.world_size
   bool auto_sharding = false;  ///< choose the fastest sharding that fits instead of job.sharding
   /// Choose the memory of per-layer embeddings instead of job.per_layer_tables: host memory where
-  /// that saves recomputation or makes the plan fit.
+  /// that makes the plan fit or faster.
   bool auto_per_layer_tables = false;
   PlanTarget target;
   MemoryMode mode = MemoryMode::kBalanced;

@@ -58,6 +58,7 @@ void check_output_files(const Config& config, const std::filesystem::path& confi
 struct ModelTraits {
   bool predicts_masks = false;
   bool takes_media = true;  ///< has a vision tower
+  bool has_per_layer_embeddings = false;
 
   /// Reads the traits of the model of `folder`/config.json. Throws UserError (kBadData).
   static ModelTraits read(const std::filesystem::path& folder);

@@ -61,6 +61,7 @@ struct ModelOptions {
   bool freeze_vision_tower = false;
   bool freeze_projector = false;
   bool freeze_language_model = false;
+  bool freeze_per_layer_embeddings = false;
   bool freeze_mask_encoder = false;
   std::vector<std::string> allow_missing;     ///< modules or tensors that the checkpoint may lack
   std::vector<std::string> allow_unexpected;  ///< modules or tensors that config.json does not require

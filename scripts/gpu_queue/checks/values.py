@@ -243,6 +243,9 @@ def variant_checks(_):
     cuts = {"training.micro_batch_size": 1, "memory.vision_tiles_per_pass": 1, "memory.loss_chunk_rows": 5}
     add("smolvlm-tiny: cut into single samples, tiles and few rows", same_in_fp32("smolvlm-tiny", gpu_overrides=cuts, fix=layouts),
         a_learning_rate_1_percent_higher=FASTER)
+    add("gemma-4-tiny: per-layer embeddings in host memory",
+        same_in_fp32("gemma-4-tiny", LORA, gpu_overrides={"memory.per_layer_embeddings": "host"}, fix="src/memory/host_arena.cpp"),
+        a_learning_rate_1_percent_higher=FASTER)
     add("smolvlm-tiny: dropout", dropout, another_seed={"training.seed": 1}, no_dropout={"lora.dropout": 0})
     add_fp16(PRESETS[3])  # last: a CPU without products in fp16 takes a minute
     return checks

@@ -50,8 +50,8 @@ int64_t read_size(const nlohmann::json& config, std::string_view key, int64_t fa
 int64_t read_count(const nlohmann::json& config, std::string_view key, int64_t fallback, int64_t max,
                    const std::string& source) {
   const auto value = io::get_or<int64_t>(config, key, fallback, source);
-  if (value != 0) check_size(value, key, max, source);
-  return value;
+  if (value >= 0 && value <= max) return value;
+  throw config_error("{}: {} is {}; it must be from 0 to {}", source, key, value, max);
 }
 
 double read_number(const nlohmann::json& config, std::string_view key, double fallback, NumberRange range,

@@ -365,7 +365,9 @@ LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path&
   for (const auto& parameter : differences.missing_parameters) initialize_parameter(parameter, settings.seed);
   LoadResult result{differences.missing_parameters, differences.resized_parameters, {}};
   std::ranges::copy_if(differences.unused_tensor_names, std::back_inserter(result.skipped_tensor_names),
-                       [](const std::string& name) { return !may_be_unused(name); });
+                       [&model](const std::string& name) {
+                         return !may_be_unused(name) && !model.parameters().unread_tensor_names().contains(name);
+                       });
   return result;
 }
 

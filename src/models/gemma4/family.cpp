@@ -105,6 +105,7 @@ Config Config::from_json(const json& config_json, const std::string& source) {
     config.vision = read_tower_config(vision, vision_source);
   }
   config.processor.patches = read_patch_shape(vision, is_unified, vision_source);
+  get_section(config_json, "audio_config", source);  // kept unread, but no other type
   config.tie_word_embeddings = io::get_or<bool>(config_json, "tie_word_embeddings", true, source);
   const int64_t vocab_size = config.text.vocab_size;
   const auto read_id = [&](const char* key, int64_t fallback) {
@@ -115,7 +116,8 @@ Config Config::from_json(const json& config_json, const std::string& source) {
   config.processor.tokens = {.image = read_id("image_token_id", defaults.image),
                              .video = read_id("video_token_id", defaults.video),
                              .image_start = read_id("boi_token_id", defaults.image_start),
-                             .image_end = read_id("eoi_token_id", defaults.image_end)};
+                             .image_end = read_id("eoi_token_id", defaults.image_end),
+                             .audio = io::get_or<int64_t>(config_json, "audio_token_id", defaults.audio, source)};
   return config;
 }
 

@@ -1,6 +1,7 @@
 #include "models/gemma4/model.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 
 #include <array>
 #include <utility>
@@ -94,6 +95,13 @@ ImageFeatures Model::get_image_features(const VisionInput& vision, bool with_pat
   return result;
 }
 
+data::MicroBatch Model::replace_generated_media(data::MicroBatch batch) const {
+  const MediaTokenIds& ids = config_.processor.tokens;
+  for (const int64_t id : {ids.image, ids.video, ids.audio})
+    batch.token_ids = batch.token_ids.masked_fill(batch.token_ids == id, config_.text.pad_token_id);
+  return batch;
+}
+
 ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const ImageFeatures& image_features,
                                          const OutputRequest& request, nn::GenerationCache* cache) const {
   std::vector<int64_t> tokens_per_image;
@@ -102,7 +110,10 @@ ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const Im
     tokens_per_image.insert(tokens_per_image.end(), static_cast<size_t>(grid.frames),
                             grid.patches_per_frame() / patches_per_token);
   }
-  return text_(batch, image_features, tokens_per_image, request, recompute_block_counts().language_counts(), cache);
+  const auto blocks = recompute_block_counts().language_counts();
+  // Training data have no media tokens without media.
+  if (at::GradMode::is_enabled()) return text_(batch, image_features, tokens_per_image, request, blocks, cache);
+  return text_(replace_generated_media(batch), image_features, tokens_per_image, request, blocks, cache);
 }
 
 std::string Model::get_checkpoint_tensor_name(const std::string& parameter) const {

@@ -49,6 +49,10 @@ class Model final : public VisionLanguageModel {
   std::string get_checkpoint_tensor_name(const std::string& parameter) const override;
 
  private:
+  /// Returns the batch with the padding token in place of media tokens, which a model may generate.
+  /// transformers embeds them so.
+  data::MicroBatch replace_generated_media(data::MicroBatch batch) const;
+
   Config config_;
   double projector_norm_eps_;
   std::optional<VisionTower> tower_;  // one of the two exists

@@ -137,6 +137,30 @@ class TimestampedVideoReader final : public VideoReader {
   MediaTokenTexts texts_;
 };
 
+/// Refuses texts with the token of audio. The model would read the embedding of that token, which
+/// transformers replaces.
+class AudioRefusingEncoder final : public ChatEncoder {
+ public:
+  AudioRefusingEncoder(text::Tokenizer tokenizer, text::ChatTemplate chat_template, const MediaTokenIds& ids)
+      : ChatEncoder(std::move(tokenizer), std::move(chat_template),
+                    ChatEncoderSettings{.image_token_id = ids.image, .video_token_id = ids.video}),
+        audio_token_id_(ids.audio) {}
+
+  EncodedChat encode(const text::RenderedChat& chat, std::span<const MediaLayout> media) const override {
+    EncodedChat encoded = ChatEncoder::encode(chat, media);
+    if (std::ranges::find(encoded.token_ids, audio_token_id_) != encoded.token_ids.end()) {
+      throw data::SampleError("audio tokens in the text",
+                              fmt::format("its text has {}, which stands for audio, and audio is not supported; remove "
+                                          "it from the conversation",
+                                          tokenizer().id_to_token(audio_token_id_)));
+    }
+    return encoded;
+  }
+
+ private:
+  int64_t audio_token_id_;
+};
+
 }  // namespace
 
 MediaTokenTexts find_media_token_texts(const text::Tokenizer& tokenizer, const MediaTokenIds& ids) {
@@ -215,9 +239,7 @@ ProcessorOverrides make_processor_overrides(const PatchShape& shape, const std::
 std::unique_ptr<Processor> make_processor(const ProcessorConfig& config, const PixelSettings& images,
                                           const VideoSettings& videos, text::Tokenizer tokenizer,
                                           text::ChatTemplate chat_template, const ProcessorSettings& settings) {
-  auto encoder = std::make_unique<ChatEncoder>(
-      std::move(tokenizer), std::move(chat_template),
-      ChatEncoderSettings{.image_token_id = config.tokens.image, .video_token_id = config.tokens.video});
+  auto encoder = std::make_unique<AudioRefusingEncoder>(std::move(tokenizer), std::move(chat_template), config.tokens);
   check_vocabulary(encoder->tokenizer(), config.vocab_size);
   const MediaTokenTexts texts = find_media_token_texts(encoder->tokenizer(), config.tokens);
   // The published models write box_2d: y before x, in thousandths.

@@ -25,6 +25,7 @@ struct MediaTokenIds {
   int64_t video = 258884;        ///< video_token_id: replaced by a feature of a video frame
   int64_t image_start = 255999;  ///< boi_token_id: before the tokens of an image or frame
   int64_t image_end = 258882;    ///< eoi_token_id: after them
+  int64_t audio = 258881;        ///< audio_token_id: stands for audio, which is not supported
 };
 
 /// The same tokens as the tokenizer spells them.

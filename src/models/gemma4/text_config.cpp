@@ -111,12 +111,13 @@ std::vector<nn::HeadShape> read_heads_by_block(const json& by_block, const nn::H
 }
 
 /// Returns the heads of blocks with full attention. Published files have global_head_dim and
-/// num_global_key_value_heads; files that transformers saves have per_layer_config instead.
+/// num_global_key_value_heads; files that transformers saves have per_layer_config instead, which is
+/// empty if all blocks have the same heads.
 nn::HeadShape read_full_heads(const json& text, const GemmaConfig& config, const std::string& source) {
   nn::HeadShape heads = config.sliding.heads;
   heads.has_value_projection = !io::get_or<bool>(text, "attention_k_eq_v", false, source);
   const json by_block = get_section(text, "per_layer_config", source);
-  if (by_block.empty()) {
+  if (!text.contains("per_layer_config") || text.at("per_layer_config").is_null()) {
     heads.head_dim = read_size(text, "global_head_dim", 512, kMaxLayerWidth, source);
     if (!heads.has_value_projection) {
       heads.num_key_value_heads =
@@ -166,9 +167,8 @@ void read_small_model_settings(const json& text, GemmaVersion version, GemmaConf
       throw config_error("{}: vocab_size_per_layer_input {} is below vocab_size {}", source,
                          config.per_layer.vocab_size, config.vocab_size);
     }
-    config.per_layer.pad_token_id = read_gemma_token_id(text, "pad_token_id", 0, config.vocab_size, source);
   }
-  config.num_key_value_readers = read_count(text, "num_kv_shared_layers", 0, config.num_layers(), source);
+  config.num_key_value_readers = read_count(text, "num_kv_shared_layers", 0, config.num_layers() - 1, source);
   config.reader_intermediate_size =
       config.intermediate_size * (io::get_or<bool>(text, "use_double_wide_mlp", false, source) ? 2 : 1);
   const auto own = std::span(config.layer_types).first(config.layer_types.size() - config.num_key_value_readers);
@@ -191,7 +191,10 @@ void check_gemma4_activation(const json& section, const std::string& source) {
 GemmaConfig read_text_config(const json& text, GemmaVersion version, const std::string& source) {
   const auto type = io::get_or<std::string>(text, "model_type", std::string(get_model_type(version)), source);
   if (type != get_model_type(version)) {
-    throw data_error("{}: text model {} is not supported here; supported: {}", source, type, get_model_type(version));
+    throw data_error(
+        "{}: model_type {} does not match the model_type of config.json, which needs {}; use the "
+        "checkpoint's own config.json",
+        source, type, get_model_type(version));
   }
   reject_unsupported_settings(text, source);
   reject_attention_dropout(text, source);
@@ -201,6 +204,7 @@ GemmaConfig read_text_config(const json& text, GemmaVersion version, const std::
   config.vocab_size = read_size(text, "vocab_size", kDefaultVocabSize, kMaxVocabSize, source);
   config.max_positions =
       read_size(text, "max_position_embeddings", is_unified ? 262'144 : 131'072, kMaxPositions, source);
+  config.pad_token_id = read_gemma_token_id(text, "pad_token_id", 0, config.vocab_size, source);
   config.hidden_size = read_size(text, "hidden_size", 2304, kMaxLayerWidth, source);
   config.intermediate_size = read_size(text, "intermediate_size", 9216, kMaxLayerWidth, source);
   config.rms_norm_eps = read_number(text, "rms_norm_eps", config.rms_norm_eps, kNormEpsRange, source);

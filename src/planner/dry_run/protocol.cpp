@@ -32,7 +32,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryPeak, event_index, allocated_bytes, byt
 }  // namespace memory
 
 namespace models {
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FrozenParts, vision_tower, projector, language_model, mask_encoder)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FrozenParts, vision_tower, projector, language_model, per_layer_embeddings,
+                                   mask_encoder)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RecomputeBlockCounts, vision, language, language_selective)
 }  // namespace models
 

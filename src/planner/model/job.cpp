@@ -198,9 +198,11 @@ void check_host_tables(const models::VisionLanguageModel& model, const std::file
                       folder.string(), keys::memory::kPerLayerEmbeddings);
   }
   if (table->tensor.requires_grad()) {
-    throw usage_error(
-        "{}: host: {} is trained, and only a frozen table can be in host memory; train with LoRA ({}) or use {}=device",
-        keys::memory::kPerLayerEmbeddings, table->name, keys::lora::kRank, keys::memory::kPerLayerEmbeddings);
+    const std::string fix = table->is_in_modules_to_save
+                                ? fmt::format("remove it from {}", keys::lora::kModulesToSave)
+                                : fmt::format("freeze it ({}=true)", keys::model::kFreezePerLayerEmbeddings);
+    throw usage_error("{}: host: {} is trained, and only a frozen table can be in host memory; {}, or use {}=device",
+                      keys::memory::kPerLayerEmbeddings, table->name, fix, keys::memory::kPerLayerEmbeddings);
   }
 }
 
@@ -215,6 +217,7 @@ std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Dev
 }
 
 bool can_keep_tables_on_host(const Job& job) {
+  if (!std::filesystem::exists(job.model / "config.json")) return false;
   Job device_job = job;
   device_job.per_layer_tables = nn::TablePlacement::kDevice;
   const auto model = build_model(device_job, at::kMeta);

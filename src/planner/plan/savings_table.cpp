@@ -111,7 +111,7 @@ void fill_savings_row(const SavingsState& state, const Plan& full_plan, SavingsR
     row.best_estimate = plan.best_estimate;
     row.best_total_bytes = plan.total_bytes();
   }
-  PlanEvaluator evaluator({.job = state.request.job,
+  PlanEvaluator evaluator({.job = plan.job,
                            .target = state.request.target,
                            .workload = state.request.workload,
                            .limit_bytes = plan.limit.limit_bytes,

@@ -86,8 +86,8 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
       {{"device", nn::TablePlacement::kDevice}, {"host", nn::TablePlacement::kHost}, {"auto", std::nullopt}},
       {.doc =
            "Memory of the table of per-layer embeddings (Gemma 4 E2B and E4B). `host`: page-locked host memory, from "
-           "which the GPU reads the rows of a micro-batch; the table must be frozen. `auto`: `host` where a frozen "
-           "table on the GPU would not fit or would require recomputation. No effect on the CPU.",
+           "which the GPU reads the rows of a micro-batch; the table must be frozen. `auto`: `host` for a frozen "
+           "table where that makes the run fit or faster. No effect on the CPU.",
        .resume = ResumeRule::kFree});
   table.add(
       keys::memory::kVisionTilesPerPass, options.vision_tiles_per_pass,

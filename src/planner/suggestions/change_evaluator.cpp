@@ -35,6 +35,14 @@ bool quantize_frozen_weights(nn::Quantization quantization, JobChange& change) {
   return true;
 }
 
+bool move_tables_to_host(JobChange& change) {
+  if (change.job.per_layer_tables == nn::TablePlacement::kHost || !can_keep_tables_on_host(change.job)) return false;
+  change.job.per_layer_tables = nn::TablePlacement::kHost;
+  change.arguments.push_back(fmt::format("{}=host", keys::memory::kPerLayerEmbeddings));
+  change.description = "keeps the table of per-layer embeddings in host memory";
+  return true;
+}
+
 bool use_16_bit_precision(const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& change) {
   if (change.job.precision != engine::Precision::kFp32) return false;
   change.job = make_job_with_precision(std::move(change.job),
@@ -118,7 +126,7 @@ nn::LoraSettings make_lora_settings(const Job& job, int64_t rank) {
 
 std::vector<JobChange> list_same_parameter_changes(const ChangeEvaluator::PlanInputs& plan_inputs) {
   return list_applicable_changes(
-      plan_inputs, shard_optimizer_state, shard_weights,
+      plan_inputs, move_tables_to_host, shard_optimizer_state, shard_weights,
       [&](JobChange& change) { return use_16_bit_precision(plan_inputs, change); }, use_8_bit_optimizer_state,
       [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kInt8, change); },
       [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kNf4, change); });

@@ -233,8 +233,9 @@ Table make_plan_facts(const planner::Plan& plan) {
   add("margin", format_memory_margin(plan));
   add("context", format_cuda_context(plan));
   if (plan.detail.host_table_bytes > 0) {
-    add("host", fmt::format("{} of page-locked host memory for per-layer embeddings",
-                            format_gigabytes(plan.detail.host_table_bytes)));
+    add("host",
+        fmt::format("{} of page-locked host memory for per-layer embeddings{}",
+                    format_gigabytes(plan.detail.host_table_bytes), plan.workload.world_size > 1 ? ", per rank" : ""));
   }
   add("step", format_step_config(plan));
   if (plan.evaluation) add("eval", format_evaluation(*plan.evaluation));

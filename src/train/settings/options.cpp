@@ -64,6 +64,11 @@ void declare_options(OptionTable& table, ModelOptions& options) {
        .resume = ResumeRule::kIfRequested,
        .hints = {{.names = {"freeze_llm", "freeze_backbone", "tune_mm_llm", "tune_language", "train_on_text_model",
                             "finetune_language_layers"}}}});
+  table.add(keys::model::kFreezePerLayerEmbeddings, options.freeze_per_layer_embeddings,
+            {.doc = "If true, the table of per-layer embeddings (Gemma 4 E2B and E4B) is frozen and the rest of the "
+                    "language model is trained. It may then be in host memory (`memory.per_layer_embeddings`). With "
+                    "LoRA it is frozen anyway.",
+             .resume = ResumeRule::kNever});
   table.add(
       keys::model::kFreezeMaskEncoder, options.freeze_mask_encoder,
       {.doc = "If true, the mask encoder of models that predict masks is frozen. The mask decoder is always trained, "

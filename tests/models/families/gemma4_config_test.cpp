@@ -111,13 +111,20 @@ TEST(Gemma4Config, PerLayerEmbeddingsAreTheDefaultOfTransformers) {
   EXPECT_EQ(read_text_config(json::object(), GemmaVersion::k4Unified, "config.json").per_layer.features, 0);
 }
 
+TEST(Gemma4Config, EmptyPerLayerConfigMeansEqualHeads) {
+  // As transformers saves models whose global_head_dim is head_dim; it then ignores global_head_dim.
+  const json changes{{"per_layer_config", json::object()}, {"head_dim", 64}, {"global_head_dim", 32}};
+  EXPECT_EQ(read_text_config(make_text(changes), GemmaVersion::k4, "config.json").full.heads.head_dim, 64);
+}
+
 TEST(Gemma4Config, RefusesWhatItDoesNotSupport) {
   EXPECT_THAT(get_error({{"hidden_size_per_layer_input", 8}, {"vocab_size_per_layer_input", 100}}),
               HasSubstr("vocab_size_per_layer_input 100 is below vocab_size 262144"));
   EXPECT_THAT(get_error({{"num_kv_shared_layers", 2}}),
               HasSubstr("num_kv_shared_layers 2 leaves no block with keys and values for block 5 (full_attention)"));
-  EXPECT_THAT(get_error({{"num_kv_shared_layers", 8}}), HasSubstr("num_kv_shared_layers"));
-  EXPECT_THAT(get_error({{"num_kv_shared_layers", -1}}), HasSubstr("num_kv_shared_layers"));
+  EXPECT_THAT(get_error({{"num_kv_shared_layers", 7}}), HasSubstr("num_kv_shared_layers is 7; it must be from 0 to 6"));
+  EXPECT_THAT(get_error({{"num_kv_shared_layers", -1}}), HasSubstr("num_kv_shared_layers is -1"));
+  EXPECT_THAT(get_error({{"model_type", "gemma3_text"}}), HasSubstr("model_type gemma3_text does not match"));
   EXPECT_THAT(get_error({{"enable_moe_block", true}}), HasSubstr("26B-A4B"));
   EXPECT_THAT(get_error({{"use_bidirectional_attention", "all"}}), HasSubstr("supported: null, vision"));
   EXPECT_THAT(get_error({{"final_logit_softcapping", -1}}), HasSubstr("final_logit_softcapping"));

@@ -219,12 +219,27 @@ TEST(Gemma4Processor, ShrinksLongSamplesToSmallerBudgets) {
   EXPECT_THROW(checkpoint.load_processor(settings)->process(record, 0), data::SampleTooLongError);
 }
 
+TEST(Gemma4Processor, AudioTokenInTextNamesTheSample) {
+  const parity::TemporaryFolder folder;
+  write_preset_config("gemma-4-tiny", folder.path());
+  const auto processor = models::load_processor(folder.path(), {});
+  io::Record record;
+  record.id = "spoken";
+  record.turns.resize(2);
+  record.turns[0].role = io::Role::kUser;
+  record.turns[0].text = "Hear <|audio|>.";
+  record.turns[1].role = io::Role::kAssistant;
+  record.turns[1].text = "Yes.";
+  EXPECT_THAT(get_error_message([&] { data::make_sample(*processor, record, 0); }, ExitCode::kBadData),
+              AllOf(HasSubstr("sample spoken: its text has <|audio|>"), HasSubstr("not supported")));
+}
+
 TEST(Gemma4Processor, TemplateOfAnEarlierGemmaIsRefused) {
   const parity::TemporaryFolder folder;
   write_preset_config("gemma-4-tiny", folder.path());
   EXPECT_NE(models::load_processor(folder.path(), {}), nullptr);
   io::write_file(folder.path() / "chat_template.jinja",
-                 "{% for message in messages %}{{ '<start_of_turn>' + message['role'] }}{% endfor %}");
+                 std::string(resources().at("gemma-3-tiny/chat_template.jinja")));
   EXPECT_THAT(get_error_message([&] { models::load_processor(folder.path(), {}); }, ExitCode::kBadData),
               AllOf(HasSubstr("chat_template.jinja: the template writes <start_of_turn>"),
                     HasSubstr("older than the weights")));

@@ -71,7 +71,9 @@ TEST_F(PerLayerTables, MustBeFrozenOnTheHost) {
   EXPECT_FALSE(can_keep_tables_on_host(job)) << "full fine-tuning";
   job.per_layer_tables = TablePlacement::kHost;
   EXPECT_THAT(get_usage_error([&] { build_model(job, at::kMeta); }), HasSubstr("only a frozen table"));
-  job.frozen_parts.language_model = true;
+  job.frozen_parts.per_layer_embeddings = true;
+  EXPECT_TRUE(can_keep_tables_on_host(job));
+  job.frozen_parts = {.language_model = true};
   EXPECT_TRUE(can_keep_tables_on_host(job));
   EXPECT_NE(build_model(job, at::kMeta), nullptr);
   job.frozen_parts = {};

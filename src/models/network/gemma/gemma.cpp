@@ -92,10 +92,9 @@ at::Tensor GemmaModel::embed(const data::MicroBatch& batch, const at::Tensor& im
 
 std::vector<at::Tensor> GemmaModel::embed_per_layer(const data::MicroBatch& batch, const at::Tensor& embeddings) const {
   if (!per_layer_embedding_) return {};
-  const at::Tensor token_ids =
-      batch.image_token_positions.defined()
-          ? batch.token_ids.index_fill(0, batch.image_token_positions, config_.per_layer.pad_token_id)
-          : batch.token_ids;
+  const at::Tensor token_ids = batch.image_token_positions.defined()
+                                   ? batch.token_ids.index_fill(0, batch.image_token_positions, config_.pad_token_id)
+                                   : batch.token_ids;
   return (*per_layer_embedding_)(token_ids, embeddings);
 }
 

@@ -46,7 +46,7 @@ void check_gemma_heads(const nn::HeadShape& heads, const std::string& source) {
   }
   check_size(heads.num_heads * heads.head_dim, "num_attention_heads · head_dim", kMaxLayerWidth, source);
   if (heads.head_dim % 2 != 0) {
-    throw data_error("{}: head_dim {} is odd; RoPE needs an even one", source, heads.head_dim);
+    throw config_error("{}: head_dim {} is odd; RoPE needs an even one", source, heads.head_dim);
   }
 }
 

@@ -33,9 +33,8 @@ struct GemmaAttentionConfig {
 
 /// The per-layer embeddings of Gemma 4's E2B and E4B.
 struct GemmaPerLayerConfig {
-  int64_t features = 0;      ///< of the per-layer input of a block; 0: no per-layer embeddings
-  int64_t vocab_size = 0;    ///< rows of the table
-  int64_t pad_token_id = 0;  ///< token whose row the tokens of media read
+  int64_t features = 0;    ///< of the per-layer input of a block; 0: no per-layer embeddings
+  int64_t vocab_size = 0;  ///< rows of the table
 };
 
 /// The configuration of Gemma's text model: Gemma 3 (Gemma Team 2025, arXiv 2503.19786) or Gemma 4
@@ -43,6 +42,7 @@ struct GemmaPerLayerConfig {
 struct GemmaConfig {
   int64_t vocab_size = 0;
   int64_t max_positions = 0;
+  int64_t pad_token_id = 0;  ///< whose embeddings media tokens read where nothing replaces them
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
   double rms_norm_eps = 1e-6;

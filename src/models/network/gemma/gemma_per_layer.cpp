@@ -10,7 +10,7 @@ namespace vlmtrain::models {
 GemmaPerLayerEmbedding::GemmaPerLayerEmbedding(const nn::ParameterScope& scope, const GemmaConfig& config)
     : num_blocks_(config.num_layers()),
       features_(config.per_layer.features),
-      pad_token_id_(config.per_layer.pad_token_id),
+      pad_token_id_(config.pad_token_id),
       table_((scope / "embed_tokens_per_layer")
                  .add_per_layer_table("weight", {config.per_layer.vocab_size, num_blocks_ * features_},
                                       nn::InitialValues::kaiming(features_))),
