@@ -107,8 +107,11 @@ at::Tensor HostArena::view_on_device(const at::Tensor& tensor) const {
   if (!device_.is_cuda()) return tensor;
   static auto* const get_device_pointer = load_cuda_function<int(void**, void*, unsigned)>("cudaHostGetDevicePointer");
   void* address = nullptr;
-  if (const int error = get_device_pointer(&address, tensor.mutable_data_ptr(), /*flags=*/0))
-    throw run_error("device cuda: host memory has no address on the device (error {})", error);
+  const int error = get_device_pointer(&address, tensor.mutable_data_ptr(), /*flags=*/0);
+  // The registered pieces are contiguous on the device only if it uses the host's addresses, as all
+  // GPUs do on Linux.
+  if (error != 0 || address != tensor.data_ptr())
+    throw run_error("device cuda: the GPU cannot read host memory at its address (error {})", error);
   return at::for_blob(address, tensor.sizes())
       .deleter([tensor](void*) {})  // keeps the memory
       .options(tensor.options().device(device_))

@@ -148,6 +148,7 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
       differentiable_outputs.push_back(outputs[i]);
       gradients_of_outputs.push_back(output_gradients[i]);
     }
+    if (differentiable_outputs.empty()) return variable_list(tensors.size() + 1);
     captured_tensor_check(differentiable_outputs, differentiable_tensors);
     const variable_list tensor_gradients =
         torch::autograd::grad(differentiable_outputs, differentiable_tensors, gradients_of_outputs,
