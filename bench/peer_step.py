@@ -166,11 +166,12 @@ def qwen3_table_entries(config, grid):
 
 
 def gemma4_images(config, samples, side):
-    """Returns patches of one token each and their positions, without padding."""
+    """Returns patches and their positions, without padding. Without a tower, a patch is a token."""
     vision = config.vision_config
-    cells = side // (vision.patch_size * vision.pooling_kernel_size)
+    patch_side = vision.patch_size * (vision.pooling_kernel_size if config.model_type == "gemma4_unified" else 1)
+    cells = side // patch_side
     positions = torch.cartesian_prod(torch.arange(cells), torch.arange(cells)).flip(-1)
-    features = 3 * (vision.patch_size * vision.pooling_kernel_size) ** 2
+    features = 3 * patch_side**2
     return {
         "pixel_values": torch.zeros(samples, cells**2, features),
         "image_position_ids": positions.repeat(samples, 1, 1),
@@ -181,7 +182,7 @@ def make_batch(config, samples, tokens, image_side):
     """Samples of one length, so that nothing is padded and no padding mask is needed."""
     ids = torch.ones(samples, tokens, dtype=torch.long)
     batch = {"input_ids": ids, "labels": ids}
-    if config.model_type == "gemma4_unified":
+    if config.model_type in ("gemma4", "gemma4_unified"):
         return batch | gemma4_images(config, samples, image_side) | {"mm_token_type_ids": ids}
     if config.model_type not in QWEN_FAMILIES:
         batch |= square_images(config, samples, image_side)
