@@ -55,7 +55,7 @@ class PackedMemoryEfficientAttention final : public AttentionKernel {
 
   /// Returns the gradient of x, given that of expand_heads(x).
   static at::Tensor sum_groups(const at::Tensor& gradient, const at::Tensor& x) {
-    const at::Tensor by_head = gradient.squeeze(0);
+    at::Tensor by_head = gradient.squeeze(0);
     if (by_head.size(1) == x.size(1)) return by_head;
     return by_head.unflatten(1, {x.size(1), -1}).sum(2);
   }
