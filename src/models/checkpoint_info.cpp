@@ -56,9 +56,7 @@ bool takes_media(const std::filesystem::path& folder) {
 }
 
 bool has_per_layer_embeddings(const std::filesystem::path& folder) {
-  // Only the names are needed, so the model is on the meta device.
-  const auto model = build_model(folder, at::kMeta, at::kFloat);
-  return std::ranges::any_of(model->parameters().all(), &nn::Parameter::is_per_layer_table);
+  return build_model(folder, at::kMeta, at::kFloat)->parameters().find_per_layer_table() != nullptr;
 }
 
 std::vector<std::string> get_default_modules_to_save(const std::filesystem::path& folder, const FrozenParts& frozen) {

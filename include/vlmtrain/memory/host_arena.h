@@ -5,8 +5,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <memory>
-#include <vector>
 
 namespace vlmtrain::memory {
 

@@ -220,6 +220,11 @@ bool may_be_unused(std::string_view name) {
   return is_output_projection(name) || is_computed_table(name) || is_kept_untrained(name);
 }
 
+/// Does the same for a model, which may declare tensors that it does not read.
+static bool may_be_unused(const VisionLanguageModel& model, std::string_view name) {
+  return may_be_unused(name) || model.parameters().unread_tensor_names().contains(name);
+}
+
 void throw_if_problems(const std::string& headline, const std::vector<std::string>& problems) {
   if (problems.empty()) return;
   throw data_error("{} ({} differences):\n  {}", headline, problems.size(), fmt::join(truncate_list(problems), "\n  "));
@@ -237,8 +242,7 @@ LoadTolerance make_load_tolerance(const VisionLanguageModel& model, const LoadSe
               [&settings](std::string_view name) { return is_under_any_module(name, settings.allow_missing); },
           .may_be_unused =
               [&settings, &model](std::string_view name) {
-                return may_be_unused(name) || model.parameters().unread_tensor_names().contains(name) ||
-                       is_under_any_module(name, settings.allow_unexpected);
+                return may_be_unused(model, name) || is_under_any_module(name, settings.allow_unexpected);
               },
           .may_resize_rows =
               [&settings, vocab_size](const nn::Parameter& parameter) {
@@ -365,9 +369,7 @@ LoadResult load_weights(VisionLanguageModel& model, const std::filesystem::path&
   for (const auto& parameter : differences.missing_parameters) initialize_parameter(parameter, settings.seed);
   LoadResult result{differences.missing_parameters, differences.resized_parameters, {}};
   std::ranges::copy_if(differences.unused_tensor_names, std::back_inserter(result.skipped_tensor_names),
-                       [&model](const std::string& name) {
-                         return !may_be_unused(name) && !model.parameters().unread_tensor_names().contains(name);
-                       });
+                       [&model](const std::string& name) { return !may_be_unused(model, name); });
   return result;
 }
 

@@ -78,6 +78,11 @@ PlacedTable ParameterStore::add_per_layer_table(std::string name, Component comp
   return {weight, is_on_host ? host_arena_.view_on_device(weight) : weight};
 }
 
+const Parameter* ParameterStore::find_per_layer_table() const {
+  const auto it = std::ranges::find_if(parameters_, &Parameter::is_per_layer_table);
+  return it == parameters_.end() ? nullptr : &*it;
+}
+
 LinearWeight ParameterStore::add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
                                                InitialValues initial_values, const WeightStorage& storage) {
   if (!should_quantize(name)) {

@@ -183,16 +183,9 @@ Job make_job_with_precision(Job job, engine::Precision precision) {
 
 namespace {
 
-/// Returns the table of per-layer embeddings; null if the model has none.
-const nn::Parameter* find_per_layer_table(const models::VisionLanguageModel& model) {
-  const auto& parameters = model.parameters().all();
-  const auto it = std::ranges::find_if(parameters, &nn::Parameter::is_per_layer_table);
-  return it == parameters.end() ? nullptr : &*it;
-}
-
 /// Throws UserError (kUsage) unless the model's per-layer embeddings may be in host memory.
 void check_host_tables(const models::VisionLanguageModel& model, const std::filesystem::path& folder) {
-  const auto* const table = find_per_layer_table(model);
+  const auto* const table = model.parameters().find_per_layer_table();
   if (table == nullptr) {
     throw usage_error("{}: host: {} has no per-layer embeddings; use {}=auto", keys::memory::kPerLayerEmbeddings,
                       folder.string(), keys::memory::kPerLayerEmbeddings);
@@ -221,7 +214,7 @@ bool can_keep_tables_on_host(const Job& job) {
   Job device_job = job;
   device_job.per_layer_tables = nn::TablePlacement::kDevice;
   const auto model = build_model(device_job, at::kMeta);
-  const auto* const table = find_per_layer_table(*model);
+  const auto* const table = model->parameters().find_per_layer_table();
   return table != nullptr && !table->tensor.requires_grad();
 }
 

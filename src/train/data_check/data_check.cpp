@@ -24,6 +24,7 @@
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/memory/cpu_info.h"
 #include "vlmtrain/memory/host_memory.h"
+#include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/report/progress.h"
 #include "vlmtrain/train/checks.h"
@@ -247,7 +248,7 @@ void log_evaluation_data_remarks(const Config& config, const data::SampleIndex& 
   if (sample_index.is_complete) data::log_notices(sample_index.notices, config.data.eval, sample_index.shapes.size());
   // A few held-out samples may lack media by chance. The remarks on data.train cover them.
   if (config.evaluation.is_enabled() && data::parse_hold_out_share(config.data)) return;
-  if (!ModelTraits::read(config.model.folder()).takes_media) return;
+  if (!models::takes_media(config.model.folder())) return;
   warn_if_no_media(keys::data::kEval, config.data.eval, data::count_samples_by_media_kind(sample_index.shapes),
                    sample_index);
 }

@@ -377,10 +377,10 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
         resume_freezing(config, checkpoint_fingerprint_, state.keys_frozen_after_training, *checkpoint,
                         checkpoint_weights ? &*checkpoint_weights : nullptr, *base, *model);
   }
-  step_config = plan ? plan->step_config()
-                : host_plan
-                    ? host_plan->saved_plan().step_config
-                    : make_min_memory_step_config(config, model->num_vision_blocks(), model->num_language_blocks());
+  if (plan || host_plan)
+    step_config = plan ? plan->step_config() : host_plan->saved_plan().step_config;
+  else
+    step_config = make_min_memory_step_config(config, model->num_vision_blocks(), model->num_language_blocks());
   step_config.recompute =
       models::clamp_recompute_counts(step_config.recompute, {model->num_vision_blocks(), model->num_language_blocks()});
   training = std::make_unique<engine::TrainingState>(

@@ -128,6 +128,8 @@ class ParameterStore {
   /// memory, it must not be trained. Throws the exceptions of memory::HostArena::allocate().
   PlacedTable add_per_layer_table(std::string name, Component component, at::IntArrayRef sizes,
                                   InitialValues initial_values);
+  /// Returns the table of per-layer embeddings; null if there is none.
+  const Parameter* find_per_layer_table() const;
   /// Returns the bytes of tables in host memory that a device reads; 0 if the device is the CPU.
   int64_t host_table_bytes() const { return settings_.options.device().is_cpu() ? 0 : host_arena_.bytes(); }
 

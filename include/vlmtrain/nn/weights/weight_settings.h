@@ -40,14 +40,7 @@ enum class TablePlacement : uint8_t {
   kHost,  ///< host memory, which the device reads (memory::HostArena)
 };
 
-/// Returns the names that the configuration uses.
-inline const std::vector<std::pair<std::string, TablePlacement>>& get_table_placement_names() {
-  static const std::vector<std::pair<std::string, TablePlacement>> names{{"device", TablePlacement::kDevice},
-                                                                         {"host", TablePlacement::kHost}};
-  return names;
-}
-
-/// Returns the name in get_table_placement_names().
+/// Returns the name that the configuration uses.
 inline std::string to_string(TablePlacement placement) {
   return placement == TablePlacement::kHost ? "host" : "device";
 }
