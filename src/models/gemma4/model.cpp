@@ -110,10 +110,9 @@ ModelOutput Model::compute_hidden_states(const data::MicroBatch& batch, const Im
     tokens_per_image.insert(tokens_per_image.end(), static_cast<size_t>(grid.frames),
                             grid.patches_per_frame() / patches_per_token);
   }
-  const auto blocks = recompute_block_counts().language_counts();
   // Training data have no media tokens without media.
-  if (at::GradMode::is_enabled()) return text_(batch, image_features, tokens_per_image, request, blocks, cache);
-  return text_(replace_generated_media(batch), image_features, tokens_per_image, request, blocks, cache);
+  return text_(at::GradMode::is_enabled() ? batch : replace_generated_media(batch), image_features, tokens_per_image,
+               request, recompute_block_counts().language_counts(), cache);
 }
 
 std::string Model::get_checkpoint_tensor_name(const std::string& parameter) const {

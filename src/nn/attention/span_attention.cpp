@@ -105,16 +105,15 @@ SpanAttention::SpanAttention(Segments segments, std::optional<int64_t> window, c
                        std::ssize(future_segments.lengths) <= kMaxSegmentsPerLaunch,
                    "{} samples with {} images exceed the limit of {} per launch", segments_.lengths.size(),
                    future_segments.lengths.size(), kMaxSegmentsPerLaunch);
-    merged_kernel_ = make_combined_kernel(has_flash ? make_cuda_flash_kernel({.offsets = segments_.offsets,
-                                                                              .max_length = segments_.max_length,
-                                                                              .is_causal = true,
-                                                                              .window = window_})
-                                                    : make_cuda_packed_memory_efficient_kernel(segments_),
-                                          has_flash ? make_cuda_flash_kernel({.offsets = future_segments.offsets,
-                                                                              .max_length = future_segments.max_length,
-                                                                              .is_causal = true})
-                                                    : make_cuda_packed_memory_efficient_kernel(future_segments),
-                                          std::move(future_keys));
+    const auto make_kernel = [&](const Segments& of, std::optional<int64_t> kernel_window) {
+      return has_flash
+                 ? make_cuda_flash_kernel(
+                       {.offsets = of.offsets, .max_length = of.max_length, .is_causal = true, .window = kernel_window})
+                 : make_cuda_packed_memory_efficient_kernel(of);
+    };
+    merged_kernel_ =
+        make_combined_kernel(make_kernel(segments_, window_),
+                             make_kernel(future_segments, /*kernel_window=*/std::nullopt), std::move(future_keys));
   } else {
     segment_masks_ = make_attention_masks(segments_, window_, spans, options);
   }
