@@ -42,6 +42,7 @@ planner::OperationCost measure_cost(const std::function<void()>& work) {
 
 planner::OperationCost operator-(const planner::OperationCost& a, const planner::OperationCost& b) {
   return {.matmul_flops = a.matmul_flops - b.matmul_flops,
+          .misaligned_matmul_flops = a.misaligned_matmul_flops - b.misaligned_matmul_flops,
           .bytes_moved = a.bytes_moved - b.bytes_moved,
           .num_kernel_launches = a.num_kernel_launches - b.num_kernel_launches};
 }

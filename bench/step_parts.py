@@ -33,7 +33,8 @@ PRODUCTS = (BASE, LORA, NARROW_BASE, NARROW_LORA, UNKNOWN_PRODUCTS)
 CUSTOM = {"Norm": NORMS, "rope": ROPE, "nf4": DEQUANTIZATION, "int8": DEQUANTIZATION, "ross_entropy": LOSS, "adamw": UPDATE}
 # Maximum number of LoRA factors stacked into one product: those of queries, keys and values.
 STACKED = 3
-ROW_ALIGNMENT = 8  # elements of 16 bits in 16 bytes, which the fast kernels read at once
+ALIGNMENT_BYTES = 16  # which the fast kernels read at once
+ROW_ALIGNMENT = 8  # elements of 16 bits in 16 bytes
 
 
 class Launch(NamedTuple):
@@ -49,6 +50,7 @@ class Product(NamedTuple):
     n: int
     k: int
     batch: int = 1
+    alignment: int | None = None  # bytes; None in records of old builds
 
     def flops(self):
         return 2 * self.m * self.n * self.k * self.batch
@@ -89,7 +91,7 @@ def read_record(path):
         if words[:1] == ["launch"]:
             items.append(Launch(words[4], tuple(map(int, words[1].split(",")))))
         elif words[:1] == ["product"]:
-            items.append(Product(*map(int, words[1:5])))
+            items.append(Product(*map(int, words[1:5] + words[7:8])))
     places = kernel_times.find_last_step([item.name if isinstance(item, Launch) else "" for item in items])
     if places is None:
         raise SystemExit(f"step_parts: {path} has fewer than two optimizer updates; train for some steps")
@@ -149,12 +151,14 @@ def match_products(launches, record):
 
 
 def is_aligned(name, size):
-    """Returns whether a product's kernel reads 16 bytes at once, by its name, else by its size."""
+    """Returns whether a product's kernel reads 16 bytes at once, by its name, else by the alignment of its matrices."""
     if "nvjet" in name or "align8" in name:
         return True
     if re.search(r"align[1-7](?!\d)", name):
         return False
-    return size is None or size.m % ROW_ALIGNMENT == size.k % ROW_ALIGNMENT == 0
+    if size is None or size.alignment is not None:
+        return size is None or size.alignment == ALIGNMENT_BYTES
+    return size.m % ROW_ALIGNMENT == size.k % ROW_ALIGNMENT == 0
 
 
 def part_of_product(name, size, shapes):

@@ -125,9 +125,31 @@ TEST_F(VirtualGpuTest, MatmulsAreCountedBySize) {
   at::mm(a, b);
   // Row-major C = A · B is cuBLAS's column-major Cᵀ = Bᵀ · Aᵀ.
   constexpr int kFloat32 = 0;
-  const vgpu::MatmulShape expected{.m = 7, .n = 3, .k = 5, .batch = 1, .input_type = kFloat32, .output_type = kFloat32};
+  const vgpu::MatmulShape expected{
+      .m = 7, .n = 3, .k = 5, .batch = 1, .input_type = kFloat32, .output_type = kFloat32, .alignment_bytes = 4};
   EXPECT_EQ(products(), (std::map<vgpu::MatmulShape, uint64_t>{{expected, 1}}));
   EXPECT_EQ(counters().matmul_flops, 2U * 3 * 5 * 7);
+}
+
+TEST_F(VirtualGpuTest, MatmulsHaveTheAlignmentOfTheirMatrices) {
+  const auto options = at::TensorOptions(at::kBFloat16).device(memory::open_device("cuda"));
+  const at::Tensor x = at::zeros({64, 96}, options), weight = at::zeros({32, 96}, options);
+  const auto alignment = [&](int64_t first, int64_t width) {
+    virtual_gpu().reset();
+    at::mm(x.narrow(1, first, width), weight.narrow(1, 0, width).t());
+    return products().begin()->first.alignment_bytes;
+  };
+  EXPECT_EQ(alignment(0, 96), 16);
+  EXPECT_EQ(alignment(0, 95), 16) << "the leading dimension is 96";
+  EXPECT_EQ(alignment(4, 64), 8) << "the address";
+  EXPECT_EQ(counters().misaligned_matmul_flops, counters().matmul_flops);
+  virtual_gpu().reset();
+  at::mm(at::zeros({64, 54}, options), at::zeros({54, 32}, options));
+  EXPECT_EQ(products().begin()->first.alignment_bytes, 4) << "108 bytes per row";
+  virtual_gpu().reset();
+  at::mm(at::zeros({1, 54}, options), at::zeros({54, 32}, options));
+  EXPECT_EQ(products().begin()->first.alignment_bytes, 16) << "a vector has no leading dimension";
+  EXPECT_EQ(counters().misaligned_matmul_flops, 0U);
 }
 
 TEST_F(VirtualGpuTest, ReadingAValueCountsAsCopyAndSynchronization) {

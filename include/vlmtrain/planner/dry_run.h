@@ -80,9 +80,10 @@ struct DryRunRequest {
 
 /// The work of some operations, and its predicted duration (src/planner/dry_run/cost_recorder.h).
 struct OperationCost {
-  double matmul_flops = 0;     ///< a multiply-add counts as two
-  double attention_flops = 0;  ///< floating-point operations of attention kernels
-  double bytes_moved = 0;      ///< bytes that all other kernels read and write
+  double matmul_flops = 0;             ///< a multiply-add counts as two
+  double misaligned_matmul_flops = 0;  ///< of matmuls with a matrix whose columns are not aligned to 16 bytes
+  double attention_flops = 0;          ///< floating-point operations of attention kernels
+  double bytes_moved = 0;              ///< bytes that all other kernels read and write
   int64_t num_kernel_launches = 0;
   double seconds = 0;  ///< predicted duration on the physical GPU
 

@@ -14,10 +14,11 @@ struct CopyStatistics {
 
 /// Activity of a process on the virtual GPU since its start or the last reset.
 struct GpuCounters {
-  uint64_t num_launches = 0;           ///< kernels that a real GPU of this architecture would run
-  uint64_t num_rejected_launches = 0;  ///< kernels that it would reject; each is reported on stderr
-  uint64_t num_matmuls = 0;            ///< matrix products of cuBLAS and cuBLASLt; a batched one counts once
-  uint64_t matmul_flops = 0;           ///< sum of 2 · m · n · k · batch
+  uint64_t num_launches = 0;             ///< kernels that a real GPU of this architecture would run
+  uint64_t num_rejected_launches = 0;    ///< kernels that it would reject; each is reported on stderr
+  uint64_t num_matmuls = 0;              ///< matrix products of cuBLAS and cuBLASLt; a batched one counts once
+  uint64_t matmul_flops = 0;             ///< sum of 2 · m · n · k · batch
+  uint64_t misaligned_matmul_flops = 0;  ///< of products with MatmulShape::alignment_bytes below 16
 
   CopyStatistics host_to_device_pinned;
   CopyStatistics host_to_device_pageable;  ///< these block the host
@@ -46,7 +47,8 @@ struct GpuCounters {
   uint64_t peak_used_bytes = 0;  ///< a reset sets it to used_bytes
 };
 
-/// The size of a matrix product in cuBLAS's column-major order: C [m, n] = A [m, k] · B [k, n].
+/// The size of a matrix product in cuBLAS's column-major order: C [m, n] = A [m, k] · B [k, n], and
+/// the alignment of its matrices.
 struct MatmulShape {
   int64_t m = 0;
   int64_t n = 0;
@@ -54,6 +56,10 @@ struct MatmulShape {
   int64_t batch = 1;
   int input_type = 0;   ///< cudaDataType_t of A
   int output_type = 0;  ///< cudaDataType_t of C
+  /// Largest power of two, at most 16, that divides the addresses of A, B and C and the bytes between
+  /// their columns (their leading dimensions). Vectors have no leading dimension: a product with one
+  /// takes as long as reading or writing the largest matrix.
+  int alignment_bytes = 16;
 
   auto operator<=>(const MatmulShape&) const = default;  // NOLINT(modernize-use-nullptr): takes its 0 for a pointer
 };

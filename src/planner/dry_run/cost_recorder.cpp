@@ -33,10 +33,10 @@ constexpr double kHalfRateMatmulEfficiency = 0.92;
 constexpr double kMaxHalfRateTensorCoreSpeedup = 2;
 constexpr double kAttentionEfficiency = 0.45;
 constexpr double kHopperAttentionEfficiency = 0.20;
-/// Factor for matmuls with a matrix whose rows are not all aligned to 16 bytes. On an H200, cuBLAS
-/// has only A100 kernels for them, which read 4 bytes at a time.
+/// Factor for matmuls with a matrix whose columns are not all aligned to 16 bytes
+/// (vgpu::MatmulShape). On an H200, cuBLAS has only A100 kernels for them, which read 4 bytes at a
+/// time.
 constexpr double kHopperMisalignedMatmulFactor = 0.36;
-constexpr int64_t kAlignmentBytes = 16;
 /// FlashAttention-2 pads head sizes to multiples of this number.
 constexpr double kHeadSizeMultiple = 32;
 constexpr double kMemoryBandwidthEfficiency = 0.8;
@@ -129,35 +129,27 @@ AttentionFlops count_attention_flops(const at::RecordFunction& function) {
           flops_per_feature * std::ceil(head_size / kHeadSizeMultiple) * kHeadSizeMultiple};
 }
 
-/// Returns whether all rows (if row-major) or columns (if column-major) of a matrix begin and end
-/// at multiples of 16 bytes. Returns true for other values.
-bool is_aligned(const c10::IValue& value) {
-  if (!value.isTensor()) return true;
-  const at::Tensor& tensor = value.toTensor();
-  if (!tensor.defined() || !tensor.is_cuda() || tensor.dim() < 2) return true;
-  const auto item_bytes = static_cast<int64_t>(tensor.itemsize());
-  if (tensor.storage_offset() * item_bytes % kAlignmentBytes != 0) return false;
-  for (int64_t i = 0; i < tensor.dim(); ++i) {
-    const int64_t elements = tensor.stride(i) == 1 ? tensor.size(i) : tensor.stride(i);
-    if (elements * item_bytes % kAlignmentBytes != 0) return false;
-  }
-  return true;
-}
-
-template <class Values>
-bool are_all_aligned(const Values& values) {
-  return std::ranges::all_of(values, is_aligned);
-}
-
 /// Counters of the process since its start.
 struct CounterSnapshot {
   uint64_t num_kernel_launches = 0;
   uint64_t matmul_flops = 0;
+  uint64_t misaligned_matmul_flops = 0;
 
   static CounterSnapshot take() {
     vgpu::GpuCounters counters;
     vgpu::find_virtual_gpu_interface()->read_counters(&counters);
-    return {counters.num_launches + counters.num_matmuls, counters.matmul_flops};
+    return {counters.num_launches + counters.num_matmuls, counters.matmul_flops, counters.misaligned_matmul_flops};
+  }
+
+  CounterSnapshot operator-(const CounterSnapshot& other) const {
+    return {num_kernel_launches - other.num_kernel_launches, matmul_flops - other.matmul_flops,
+            misaligned_matmul_flops - other.misaligned_matmul_flops};
+  }
+  CounterSnapshot& operator+=(const CounterSnapshot& other) {
+    num_kernel_launches += other.num_kernel_launches;
+    matmul_flops += other.matmul_flops;
+    misaligned_matmul_flops += other.misaligned_matmul_flops;
+    return *this;
   }
 };
 
@@ -171,12 +163,13 @@ class CostTotals {
     costs_ = {};
   }
 
-  /// Adds an operation: its kernel launches and matmul FLOPs in `work`, the bytes of its inputs and
-  /// outputs, and whether all its matrices are aligned.
-  void add(const CounterSnapshot& work, const AttentionFlops& attention, double bytes, bool is_aligned) {
+  /// Adds an operation: its kernel launches and matmul FLOPs in `work`, and the bytes of its inputs
+  /// and outputs.
+  void add(const CounterSnapshot& work, const AttentionFlops& attention, double bytes) {
     OperationCost cost;
     cost.num_kernel_launches = static_cast<int64_t>(work.num_kernel_launches);
     cost.matmul_flops = static_cast<double>(work.matmul_flops);
+    cost.misaligned_matmul_flops = static_cast<double>(work.misaligned_matmul_flops);
     cost.attention_flops = attention.flops;
     const memory::MemoryTag tag = memory::get_current_memory_tag();
     const bool forward = !memory::is_in_backward();
@@ -184,9 +177,9 @@ class CostTotals {
     const std::lock_guard lock(mutex_);
     const bool has_flops = cost.matmul_flops > 0 || cost.attention_flops > 0;
     if (!has_flops) cost.bytes_moved = bytes;
-    const double matmul_flops_per_second =
-        is_aligned ? throughputs_.matmul_flops_per_second : throughputs_.misaligned_matmul_flops_per_second;
-    cost.seconds = std::max({cost.matmul_flops / matmul_flops_per_second,
+    const double aligned_matmul_flops = cost.matmul_flops - cost.misaligned_matmul_flops;
+    cost.seconds = std::max({aligned_matmul_flops / throughputs_.matmul_flops_per_second +
+                                 cost.misaligned_matmul_flops / throughputs_.misaligned_matmul_flops_per_second,
                              attention.padded_flops / throughputs_.attention_flops_per_second,
                              bytes / throughputs_.memory_bytes_per_second,
                              static_cast<double>(cost.num_kernel_launches) * kSecondsPerKernelLaunch});
@@ -223,7 +216,6 @@ struct OperationFrame : at::ObserverContext {
   CounterSnapshot callee_counts;
   AttentionFlops attention;
   double bytes = 0;
-  bool is_aligned = true;
   OperationFrame* caller_frame = nullptr;
 };
 
@@ -261,7 +253,6 @@ std::unique_ptr<at::ObserverContext> on_operation_start(const at::RecordFunction
   // Inputs are available in this callback only.
   frame->attention = count_attention_flops(function);
   frame->bytes = sum_tensor_bytes(function.inputs()) + count_bytes_written_in_place(function);
-  frame->is_aligned = are_all_aligned(function.inputs());
   frame->start = CounterSnapshot::take();
   frame->caller_frame = std::exchange(current_frame, frame.get());
   return frame;
@@ -270,25 +261,18 @@ std::unique_ptr<at::ObserverContext> on_operation_start(const at::RecordFunction
 void on_operation_end(const at::RecordFunction& function, at::ObserverContext* context) {
   auto* const frame = static_cast<OperationFrame*>(context);
   current_frame = frame->caller_frame;
-  const CounterSnapshot end_snapshot = CounterSnapshot::take();
-  const CounterSnapshot total_counts{end_snapshot.num_kernel_launches - frame->start.num_kernel_launches,
-                                     end_snapshot.matmul_flops - frame->start.matmul_flops};
-  if (current_frame != nullptr) {
-    current_frame->callee_counts.num_kernel_launches += total_counts.num_kernel_launches;
-    current_frame->callee_counts.matmul_flops += total_counts.matmul_flops;
-  }
-  const CounterSnapshot self_counts{total_counts.num_kernel_launches - frame->callee_counts.num_kernel_launches,
-                                    total_counts.matmul_flops - frame->callee_counts.matmul_flops};
+  const CounterSnapshot total_counts = CounterSnapshot::take() - frame->start;
+  if (current_frame != nullptr) current_frame->callee_counts += total_counts;
+  const CounterSnapshot self_counts = total_counts - frame->callee_counts;
   if (self_counts.num_kernel_launches == 0) return;  // views and operations that only call others
-  const auto& outputs = function.outputs();
-  get_cost_totals().add(self_counts, frame->attention, frame->bytes + sum_tensor_bytes(outputs),
-                        frame->is_aligned && are_all_aligned(outputs));
+  get_cost_totals().add(self_counts, frame->attention, frame->bytes + sum_tensor_bytes(function.outputs()));
 }
 
 }  // namespace
 
 OperationCost& OperationCost::operator+=(const OperationCost& other) {
   matmul_flops += other.matmul_flops;
+  misaligned_matmul_flops += other.misaligned_matmul_flops;
   attention_flops += other.attention_flops;
   bytes_moved += other.bytes_moved;
   num_kernel_launches += other.num_kernel_launches;

@@ -115,8 +115,8 @@ void from_json(const nlohmann::json& json, StepConfig& step_config) {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationBatch, samples, layout, max_new_tokens)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OperationCost, matmul_flops, attention_flops, bytes_moved, num_kernel_launches,
-                                   seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OperationCost, matmul_flops, misaligned_matmul_flops, attention_flops, bytes_moved,
+                                   num_kernel_launches, seconds)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward,
                                    language_attention_forward, optimizer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveCall, bytes, num_ring_phases, group)

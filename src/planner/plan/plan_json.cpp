@@ -133,11 +133,10 @@ nlohmann::ordered_json make_peak_json(const memory::MemoryPeak& peak) {
 }
 
 nlohmann::ordered_json make_cost_json(const OperationCost& cost) {
-  nlohmann::ordered_json json{{"matmul_operations", cost.matmul_flops},
-                              {"attention_operations", cost.attention_flops},
-                              {"bytes_moved", cost.bytes_moved},
-                              {"launches", cost.num_kernel_launches},
-                              {"seconds", cost.seconds}};
+  nlohmann::ordered_json json{
+      {"matmul_operations", cost.matmul_flops},       {"misaligned_matmul_operations", cost.misaligned_matmul_flops},
+      {"attention_operations", cost.attention_flops}, {"bytes_moved", cost.bytes_moved},
+      {"launches", cost.num_kernel_launches},         {"seconds", cost.seconds}};
   io::add_field_aliases(json, {{"matmul_operations", "product_operations"}});
   return json;
 }

@@ -1,9 +1,11 @@
 #include "vgpu/core/instrumentation.h"
 
 #include <fcntl.h>
+#include <library_types.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -104,6 +106,7 @@ void for_each_counter_pair(From& source, To& target_counters, const Visit& visit
   visit(source.num_rejected_launches, target_counters.num_rejected_launches);
   visit(source.num_matmuls, target_counters.num_matmuls);
   visit(source.matmul_flops, target_counters.matmul_flops);
+  visit(source.misaligned_matmul_flops, target_counters.misaligned_matmul_flops);
   const auto visit_copy_statistics = [&visit](auto& copy_counts, auto& target) {
     visit(copy_counts.num_calls, target.num_calls);
     visit(copy_counts.bytes, target.bytes);
@@ -141,13 +144,47 @@ AtomicGpuCounters& global_counters() {
   return get_leaky_singleton<AtomicGpuCounters>();
 }
 
+namespace {
+
+/// Bytes of the vector loads and stores of matrix kernels.
+constexpr int kMaxMatmulAlignment = 16;
+
+int64_t get_element_bytes(int type) {
+  switch (type) {
+    case CUDA_R_64F:
+      return 8;
+    case CUDA_R_32F:
+    case CUDA_R_32I:
+      return 4;
+    case CUDA_R_16F:
+    case CUDA_R_16BF:
+      return 2;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+int compute_alignment_bytes(std::initializer_list<MatrixOperand> operands) {
+  uint64_t bits = kMaxMatmulAlignment;
+  for (const MatrixOperand& operand : operands) {
+    bits |= reinterpret_cast<uintptr_t>(operand.data);
+    if (operand.rows == 1 || operand.columns == 1) continue;
+    bits |= static_cast<uint64_t>(operand.leading_dimension * get_element_bytes(operand.type));
+  }
+  return 1 << std::countr_zero(bits);
+}
+
 void MatmulCounter::add(const MatmulShape& product) {
+  const auto flops = static_cast<uint64_t>(2 * product.m * product.n * product.k * product.batch);
   ++global_counters().num_matmuls;
-  global_counters().matmul_flops += static_cast<uint64_t>(2 * product.m * product.n * product.k * product.batch);
+  global_counters().matmul_flops += flops;
+  if (product.alignment_bytes < kMaxMatmulAlignment) global_counters().misaligned_matmul_flops += flops;
   if (operation_trace().is_enabled()) {
     operation_trace().add({"product", std::to_string(product.m), std::to_string(product.n), std::to_string(product.k),
                            std::to_string(product.batch), std::to_string(product.input_type),
-                           std::to_string(product.output_type)});
+                           std::to_string(product.output_type), std::to_string(product.alignment_bytes)});
   }
   const std::lock_guard<std::mutex> lock(mutex_);
   ++num_calls_by_shape_[product];

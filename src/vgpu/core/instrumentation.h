@@ -73,6 +73,7 @@ struct AtomicGpuCounters {
   std::atomic<uint64_t> num_rejected_launches{0};
   std::atomic<uint64_t> num_matmuls{0};
   std::atomic<uint64_t> matmul_flops{0};
+  std::atomic<uint64_t> misaligned_matmul_flops{0};
   AtomicCopyStatistics host_to_device_pinned;
   AtomicCopyStatistics host_to_device_pageable;
   AtomicCopyStatistics device_to_host_pinned;
@@ -96,6 +97,17 @@ struct AtomicGpuCounters {
 
 /// Returns the counters of this process.
 AtomicGpuCounters& global_counters();
+
+/// A matrix operand of a product in column-major order.
+struct MatrixOperand {
+  const void* data;
+  int64_t rows, columns;
+  int64_t leading_dimension;  ///< elements between columns
+  int type;                   ///< cudaDataType_t: real, of 8 to 64 bits
+};
+
+/// Returns MatmulShape::alignment_bytes of a product with these matrices.
+int compute_alignment_bytes(std::initializer_list<MatrixOperand> operands);
 
 /// The number of matrix products in this process, by size. Thread-safe.
 class MatmulCounter {

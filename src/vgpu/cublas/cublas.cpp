@@ -104,57 +104,81 @@ cublasStatus_t cublasGetAtomicsMode(cublasHandle_t handle, cublasAtomicsMode_t* 
 
 namespace {
 
-cublasStatus_t record_matmul(int m, int n, int k, int batch, cudaDataType input_type, cudaDataType output_type) {
-  vlmtrain::vgpu::matmul_counter().add({m, n, k, batch, input_type, output_type});
+/// A matrix as in cuBLAS's arguments.
+struct MatrixArgument {
+  const void* data;
+  int leading_dimension;
+  cudaDataType type;
+};
+
+struct ProductSizes {
+  int m, n, k, batch;
+};
+
+cublasStatus_t record_matmul(const ProductSizes& sizes, const MatrixArgument& a, const MatrixArgument& b,
+                             const MatrixArgument& c) {
+  // Transposition exchanges rows and columns, which does not change the alignment.
+  const int alignment_bytes =
+      vlmtrain::vgpu::compute_alignment_bytes({{a.data, sizes.m, sizes.k, a.leading_dimension, a.type},
+                                               {b.data, sizes.k, sizes.n, b.leading_dimension, b.type},
+                                               {c.data, sizes.m, sizes.n, c.leading_dimension, c.type}});
+  vlmtrain::vgpu::matmul_counter().add({sizes.m, sizes.n, sizes.k, sizes.batch, a.type, c.type, alignment_bytes});
   return CUBLAS_STATUS_SUCCESS;
+}
+
+/// Records a product of a matrix and a vector as a matrix product.
+cublasStatus_t record_matrix_vector_product(cublasOperation_t operation, int rows, int columns, const void* a, int lda,
+                                            const void* x, void* y, cudaDataType type) {
+  const bool is_transposed = operation != CUBLAS_OP_N;
+  const int m = is_transposed ? columns : rows, k = is_transposed ? rows : columns;
+  return record_matmul({m, 1, k, 1}, {a, lda, type}, {x, 0, type}, {y, 0, type});
 }
 
 }  // namespace
 
 cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const void*,
-                            const void*, cudaDataType a_type, int, const void*, cudaDataType, int, const void*, void*,
-                            cudaDataType c_type, int, cublasComputeType_t, cublasGemmAlgo_t) {
-  return record_matmul(m, n, k, 1, a_type, c_type);
+                            const void* a, cudaDataType a_type, int lda, const void* b, cudaDataType b_type, int ldb,
+                            const void*, void* c, cudaDataType c_type, int ldc, cublasComputeType_t, cublasGemmAlgo_t) {
+  return record_matmul({m, n, k, 1}, {a, lda, a_type}, {b, ldb, b_type}, {c, ldc, c_type});
 }
 
 cublasStatus_t cublasGemmStridedBatchedEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k,
-                                          const void*, const void*, cudaDataType a_type, int, long long, const void*,
-                                          cudaDataType, int, long long, const void*, void*, cudaDataType c_type, int,
-                                          long long, int batch, cublasComputeType_t, cublasGemmAlgo_t) {
-  return record_matmul(m, n, k, batch, a_type, c_type);
+                                          const void*, const void* a, cudaDataType a_type, int lda, long long,
+                                          const void* b, cudaDataType b_type, int ldb, long long, const void*, void* c,
+                                          cudaDataType c_type, int ldc, long long, int batch, cublasComputeType_t,
+                                          cublasGemmAlgo_t) {
+  return record_matmul({m, n, k, batch}, {a, lda, a_type}, {b, ldb, b_type}, {c, ldc, c_type});
 }
 
 cublasStatus_t cublasSgemmEx(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const float*,
-                             const void*, cudaDataType a_type, int, const void*, cudaDataType, int, const float*, void*,
-                             cudaDataType c_type, int) {
-  return record_matmul(m, n, k, 1, a_type, c_type);
+                             const void* a, cudaDataType a_type, int lda, const void* b, cudaDataType b_type, int ldb,
+                             const float*, void* c, cudaDataType c_type, int ldc) {
+  return record_matmul({m, n, k, 1}, {a, lda, a_type}, {b, ldb, b_type}, {c, ldc, c_type});
 }
 
 cublasStatus_t cublasSgemm(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const float*,
-                           const float*, int, const float*, int, const float*, float*, int) {
-  return record_matmul(m, n, k, 1, CUDA_R_32F, CUDA_R_32F);
+                           const float* a, int lda, const float* b, int ldb, const float*, float* c, int ldc) {
+  return record_matmul({m, n, k, 1}, {a, lda, CUDA_R_32F}, {b, ldb, CUDA_R_32F}, {c, ldc, CUDA_R_32F});
 }
 
 cublasStatus_t cublasDgemm(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k, const double*,
-                           const double*, int, const double*, int, const double*, double*, int) {
-  return record_matmul(m, n, k, 1, CUDA_R_64F, CUDA_R_64F);
+                           const double* a, int lda, const double* b, int ldb, const double*, double* c, int ldc) {
+  return record_matmul({m, n, k, 1}, {a, lda, CUDA_R_64F}, {b, ldb, CUDA_R_64F}, {c, ldc, CUDA_R_64F});
 }
 
 cublasStatus_t cublasSgemmStridedBatched(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k,
-                                         const float*, const float*, int, long long, const float*, int, long long,
-                                         const float*, float*, int, long long, int batch) {
-  return record_matmul(m, n, k, batch, CUDA_R_32F, CUDA_R_32F);
+                                         const float*, const float* a, int lda, long long, const float* b, int ldb,
+                                         long long, const float*, float* c, int ldc, long long, int batch) {
+  return record_matmul({m, n, k, batch}, {a, lda, CUDA_R_32F}, {b, ldb, CUDA_R_32F}, {c, ldc, CUDA_R_32F});
 }
 
 cublasStatus_t cublasDgemmStridedBatched(cublasHandle_t, cublasOperation_t, cublasOperation_t, int m, int n, int k,
-                                         const double*, const double*, int, long long, const double*, int, long long,
-                                         const double*, double*, int, long long, int batch) {
-  return record_matmul(m, n, k, batch, CUDA_R_64F, CUDA_R_64F);
+                                         const double*, const double* a, int lda, long long, const double* b, int ldb,
+                                         long long, const double*, double* c, int ldc, long long, int batch) {
+  return record_matmul({m, n, k, batch}, {a, lda, CUDA_R_64F}, {b, ldb, CUDA_R_64F}, {c, ldc, CUDA_R_64F});
 }
 
 cublasStatus_t cublasSgemv(cublasHandle_t, cublasOperation_t operation, int rows, int columns, const float*,
-                           const float*, int, const float*, int, const float*, float*, int) {
-  const bool is_not_transposed = operation == CUBLAS_OP_N;
-  return record_matmul(is_not_transposed ? rows : columns, 1, is_not_transposed ? columns : rows, 1, CUDA_R_32F,
-                       CUDA_R_32F);
+                           const float* a, int lda, const float* x, int, const float*, float* y, int) {
+  return record_matrix_vector_product(operation, rows, columns, a, lda, x, y, CUDA_R_32F);
 }

@@ -24,6 +24,7 @@ struct MatrixLayout {
   cudaDataType type = CUDA_R_32F;
   int64_t rows = 0;
   int64_t columns = 0;
+  int64_t leading_dimension = 0;
   int32_t batch = 1;
 };
 
@@ -93,8 +94,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
 }
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type, uint64_t rows,
-                                          uint64_t columns, int64_t) {
-  return create_object<MatrixLayout>(layout, type, static_cast<int64_t>(rows), static_cast<int64_t>(columns));
+                                          uint64_t columns, int64_t leading_dimension) {
+  return create_object<MatrixLayout>(layout, type, static_cast<int64_t>(rows), static_cast<int64_t>(columns),
+                                     leading_dimension);
 }
 
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
@@ -133,14 +135,21 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void*, const void*,
-                              cublasLtMatrixLayout_t a, const void*, cublasLtMatrixLayout_t, const void*, const void*,
-                              cublasLtMatrixLayout_t, void*, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t*,
-                              void*, size_t, cudaStream_t) {
-  const auto& input = get_object<MatrixLayout>(a);
-  const auto& output = get_object<MatrixLayout>(d);
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description, const void*, const void* a,
+                              cublasLtMatrixLayout_t a_layout, const void* b, cublasLtMatrixLayout_t b_layout,
+                              const void*, const void*, cublasLtMatrixLayout_t, void* d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t*, void*, size_t,
+                              cudaStream_t) {
+  const auto make_operand = [](const void* data, cublasLtMatrixLayout_t handle) {
+    const auto& layout = get_object<MatrixLayout>(handle);
+    return vlmtrain::vgpu::MatrixOperand{data, layout.rows, layout.columns, layout.leading_dimension, layout.type};
+  };
+  const auto& input = get_object<MatrixLayout>(a_layout);
+  const auto& output = get_object<MatrixLayout>(d_layout);
   const bool is_not_transposed = get_object<MatmulDescriptor>(description).a_operation == CUBLAS_OP_N;
+  const int alignment_bytes = vlmtrain::vgpu::compute_alignment_bytes(
+      {make_operand(a, a_layout), make_operand(b, b_layout), make_operand(d, d_layout)});
   vlmtrain::vgpu::matmul_counter().add({output.rows, output.columns, is_not_transposed ? input.columns : input.rows,
-                                        output.batch, input.type, output.type});
+                                        output.batch, input.type, output.type, alignment_bytes});
   return CUBLAS_STATUS_SUCCESS;
 }

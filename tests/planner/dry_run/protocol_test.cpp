@@ -121,11 +121,11 @@ TEST(ProtocolTest, AResultRoundTrips) {
   result.steps = {{1'000'000'000'007, 1'000'000'000'009}, {3, 5}};
   result.num_allocation_retries = 2;
   result.seconds = 0.1;  // has no exact decimal representation
-  result.costs = StepCosts{.total = {1e15, 2e14, 3e12, 9'000, 1.0 / 3.0},
-                           .vision_blocks_forward = {1, 2, 3, 4, 5},
-                           .language_blocks_forward = {6, 7, 8, 9, 10},
-                           .language_attention_forward = {16, 17, 18, 19, 20},
-                           .optimizer = {11, 12, 13, 14, 15}};
+  result.costs = StepCosts{.total = {1e15, 4e14, 2e14, 3e12, 9'000, 1.0 / 3.0},
+                           .vision_blocks_forward = {1, 21, 2, 3, 4, 5},
+                           .language_blocks_forward = {6, 22, 7, 8, 9, 10},
+                           .language_attention_forward = {16, 23, 17, 18, 19, 20},
+                           .optimizer = {11, 24, 12, 13, 14, 15}};
   DryRunDetail detail{.peak = {.event_index = 17,
                                .allocated_bytes = 36,
                                .bytes_by_component = {0, 1, 2, 3, 4, 5, 6, 7, 8},
