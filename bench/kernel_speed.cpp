@@ -208,19 +208,19 @@ void benchmark_adamw(const KernelBenchmark& benchmark) {
 }
 
 void benchmark_dequantization(const KernelBenchmark& benchmark) {
-  const at::Tensor result = at::empty({kIntermediate * kHidden}, benchmark.options(at::kBFloat16));
+  const at::Tensor matrix = at::empty({kIntermediate, kHidden}, benchmark.options(at::kBFloat16));
   const at::TensorOptions bytes = benchmark.options(at::kByte), fp32 = benchmark.options(at::kFloat);
-  const int64_t count = result.numel(), super_blocks = count / kernels::kNf4SuperBlockSize;
+  const int64_t count = matrix.numel(), super_blocks = count / kernels::kNf4SuperBlockSize;
   const kernels::Nf4Weights blocks{.packed_indices = at::randint(256, {count / 2}, bytes),
                                    .absmax = at::randint(256, {super_blocks * kernels::kNf4NestedBlockSize}, bytes),
                                    .nested_absmax = at::rand({super_blocks}, fp32),
                                    .nested_offset = at::rand({1}, fp32),
                                    .absmax_codebook = at::rand({256}, fp32),
                                    .values = at::randn({16}),
-                                   .first_super_blocks = {0}};
-  benchmark.run("nf4", count / 2 + kBf16 * count, [&] { kernels::nf4_dequantize(result, blocks); });
+                                   .weights = {{0, 0, kIntermediate}}};
+  benchmark.run("nf4", count / 2 + kBf16 * count, [&] { kernels::nf4_dequantize(matrix, blocks); });
   const at::Tensor values = at::randint(-127, 128, {kIntermediate, kHidden}, bytes.dtype(at::kChar));
-  const at::Tensor absmax = at::rand({kIntermediate}, fp32), matrix = result.view({kIntermediate, kHidden});
+  const at::Tensor absmax = at::rand({kIntermediate}, fp32);
   benchmark.run("int8", count + kBf16 * count, [&] { kernels::int8_dequantize(matrix, values, absmax, 1.0 / 127); });
 }
 
@@ -228,7 +228,7 @@ void benchmark_patchify_and_dropout(const KernelBenchmark& benchmark) {
   const image::ByteImages pixels{at::randint(256, {256, 3, 336, 336}, benchmark.options(at::kByte)),
                                  {{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}, 1.0 / 255}};
   benchmark.run("patchify", pixels.bytes.numel() * (1 + kBf16), [&] {
-    kernels::patchify(pixels, image::ImageSize{14, 14}, at::kBFloat16);
+    kernels::patchify(pixels, image::ImageSize{14, 14}, at::kBFloat16, /*columns=*/592);
   });
   const at::Tensor x = benchmark.sample({kManyRows, kHidden}), result = at::empty_like(x);
   const std::array streams{kernels::DropoutStream{.key = 1, .first_row = 0}};

@@ -25,6 +25,7 @@ CrossEntropyResult cross_entropy(const at::Tensor& logits, const at::Tensor& lab
                        .compute_gradient = compute_gradient,
                        .rows = rows,
                        .vocabulary = logits.size(1),
+                       .logits_stride = logits.stride(0),
                        .logits = logits.mutable_data_ptr(),
                        .labels = labels.const_data_ptr<int64_t>(),
                        .row_factors = row_factors.defined() ? row_factors.const_data_ptr<float>() : nullptr,
@@ -60,7 +61,9 @@ std::vector<ComparedTensors> test_cross_entropy(RandomInputs& inputs, const Kern
   constexpr double kSoftCap = 1.5;  // saturates some of the inputs
   for (const int64_t columns : sizes.columns) {
     for (const double logit_soft_cap : {0.0, kSoftCap}) {
-      const at::Tensor logits = inputs.make_tensor({sizes.rows, columns});
+      // Rows that begin at multiples of a pack, whether or not they end there.
+      const int64_t stride = (columns + 7) / 8 * 8 + 8;
+      const at::Tensor logits = inputs.make_tensor({sizes.rows, stride}).narrow(1, 0, columns);
       const at::Tensor row_factors = inputs.make_fp32_tensor({sizes.rows});
       const at::Tensor labels = at::arange(sizes.rows, logits.options().dtype(at::kLong));
       const auto expected = reference::cross_entropy(logits, labels, 1, row_factors, logit_soft_cap);

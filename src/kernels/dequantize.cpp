@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "kernels/launch.h"
 #include "kernels/self_test.h"
@@ -14,7 +15,7 @@
 namespace vlmtrain::kernels {
 
 void nf4_dequantize(const at::Tensor& result, const Nf4Weights& blocks) {
-  const auto num_weights = std::ssize(blocks.first_super_blocks);
+  const auto num_weights = std::ssize(blocks.weights);
   VLMTRAIN_CHECK(num_weights > 0 && num_weights <= kMaxNf4WeightsPerLaunch,
                  "cannot dequantize {} NF4 weights in one launch; the number must be 1 to {}", num_weights,
                  kMaxNf4WeightsPerLaunch);
@@ -27,12 +28,25 @@ void nf4_dequantize(const at::Tensor& result, const Nf4Weights& blocks) {
                          .nested_offset = blocks.nested_offset.const_data_ptr<float>(),
                          .absmax_codes = blocks.absmax_codebook.const_data_ptr<float>(),
                          .code_stride = blocks.absmax_codebook.stride(0),
+                         .columns = result.size(1),
+                         .result_stride = result.stride(0),
                          .result = result.mutable_data_ptr(),
                          .values = {},
                          .num_weights = static_cast<int>(num_weights),
-                         .first_super_block = {}};
+                         .first_super_block = {},
+                         .first_row = {},
+                         .elements = {}};
   std::copy_n(blocks.values.const_data_ptr<float>(), std::size(args.values), std::begin(args.values));
-  std::ranges::copy(blocks.first_super_blocks, std::begin(args.first_super_block));
+  for (int i = 0; i < args.num_weights; ++i) {
+    const Nf4Weights::Weight& weight = blocks.weights[static_cast<size_t>(i)];
+    args.first_super_block[i] = weight.first_super_block;
+    args.first_row[i] = weight.first_row;
+    args.elements[i] = weight.rows * args.columns;
+    // The kernel divides indices of elements in 32 bits.
+    VLMTRAIN_CHECK(args.elements[i] <= std::numeric_limits<int32_t>::max(),
+                   "an NF4 weight has {} values, the limit is {}", args.elements[i],
+                   std::numeric_limits<int32_t>::max());
+  }
   // Without nested_offset and absmax_codebook, which are small.
   KernelLaunch("vlmtrain::nf4_dequantize", {blocks.packed_indices, blocks.absmax, blocks.nested_absmax}, {result})(
       launchers().nf4_dequantize, args);
@@ -47,26 +61,32 @@ void int8_dequantize(const at::Tensor& result, const at::Tensor& values, const a
                                                       .values = values.const_data_ptr<int8_t>(),
                                                       .row_absmax = row_absmax.const_data_ptr<float>(),
                                                       .step = static_cast<float>(step),
+                                                      .result_stride = result.stride(0),
                                                       .result = result.mutable_data_ptr()});
 }
 
 namespace reference {
 
-at::Tensor nf4_dequantize(const Nf4Weights& blocks, at::ScalarType dtype) {
+void nf4_dequantize(const at::Tensor& result, const Nf4Weights& blocks) {
   const at::Tensor decoded_absmax =
       blocks.absmax_codebook.index_select(0, blocks.absmax.to(at::kLong)).view({-1, kNf4NestedBlockSize});
   at::Tensor absmax = decoded_absmax * blocks.nested_absmax.unsqueeze(1);
-  const auto weights = std::ssize(blocks.first_super_blocks);
+  const auto weights = std::ssize(blocks.weights);
   for (int64_t i = 0; i < weights; ++i) {
     const auto index = static_cast<size_t>(i);
-    const int64_t first = blocks.first_super_blocks[index];
-    const int64_t end = i + 1 < weights ? blocks.first_super_blocks[index + 1] : absmax.size(0);
+    const int64_t first = blocks.weights[index].first_super_block;
+    const int64_t end = i + 1 < weights ? blocks.weights[index + 1].first_super_block : absmax.size(0);
     absmax.narrow(0, first, end - first).add_(blocks.nested_offset[i]);
   }
   const at::Tensor bytes = blocks.packed_indices.to(at::kLong);
   const at::Tensor indices = at::stack({bytes.div(16, "floor"), bytes.remainder(16)}, 1).view(-1);
-  const at::Tensor values = blocks.values.to(bytes.device()).index_select(0, indices).view({-1, kNf4BlockSize});
-  return (values * absmax.view({-1, 1})).view(-1).to(dtype);
+  const at::Tensor values =
+      blocks.values.to(bytes.device()).index_select(0, indices).view({-1, kNf4BlockSize}).mul_(absmax.view({-1, 1}));
+  for (const Nf4Weights::Weight& weight : blocks.weights) {
+    const at::Tensor rows = result.narrow(0, weight.first_row, weight.rows);
+    rows.copy_(
+        values.view(-1).narrow(0, weight.first_super_block * kNf4SuperBlockSize, rows.numel()).view(rows.sizes()));
+  }
 }
 
 at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absmax, double step, at::ScalarType dtype) {
@@ -76,17 +96,25 @@ at::Tensor int8_dequantize(const at::Tensor& values, const at::Tensor& row_absma
 }  // namespace reference
 
 std::vector<ComparedTensors> test_nf4(RandomInputs& inputs, const KernelTestSizes& sizes) {
-  const at::Tensor example = inputs.make_tensor({1});
-  const Nf4Weights blocks{.packed_indices = inputs.make_byte_tensor({sizes.super_blocks * kNf4SuperBlockSize / 2}),
-                          .absmax = inputs.make_byte_tensor({sizes.super_blocks * kNf4NestedBlockSize}),
-                          .nested_absmax = inputs.make_fp32_tensor({sizes.super_blocks}),
-                          .nested_offset = inputs.make_fp32_tensor({2}),
-                          .absmax_codebook = inputs.make_fp32_tensor({256}),
-                          .values = inputs.make_fp32_tensor({16}).to(at::kCPU),
-                          .first_super_blocks = {0, 2}};
-  const at::Tensor actual = at::empty({sizes.super_blocks * kNf4SuperBlockSize}, example.options());
-  nf4_dequantize(actual, blocks);
-  return {{actual, reference::nf4_dequantize(blocks, example.scalar_type())}};
+  // A weight of two superblocks and one of the others, of widths that allow packs of 8, of 4 and of
+  // single values; the last superblock of each is not full.
+  std::vector<ComparedTensors> compared_tensors;
+  for (const int64_t columns : {256, 252, 243}) {
+    const int64_t rows[] = {2 * kNf4SuperBlockSize / columns, (sizes.super_blocks - 2) * kNf4SuperBlockSize / columns};
+    const Nf4Weights blocks{.packed_indices = inputs.make_byte_tensor({sizes.super_blocks * kNf4SuperBlockSize / 2}),
+                            .absmax = inputs.make_byte_tensor({sizes.super_blocks * kNf4NestedBlockSize}),
+                            .nested_absmax = inputs.make_fp32_tensor({sizes.super_blocks}),
+                            .nested_offset = inputs.make_fp32_tensor({2}),
+                            .absmax_codebook = inputs.make_fp32_tensor({256}),
+                            .values = inputs.make_fp32_tensor({16}).to(at::kCPU),
+                            .weights = {{0, 1, rows[0]}, {2, rows[0] + 4, rows[1]}}};
+    // Nothing is written between the weights or beyond the columns.
+    const at::Tensor actual = inputs.make_tensor({rows[0] + rows[1] + 5, columns + 8}), expected = actual.clone();
+    nf4_dequantize(actual.narrow(1, 0, columns), blocks);
+    reference::nf4_dequantize(expected.narrow(1, 0, columns), blocks);
+    compared_tensors.push_back({actual, expected});
+  }
+  return compared_tensors;
 }
 
 std::vector<ComparedTensors> test_int8(RandomInputs& inputs, const KernelTestSizes& sizes) {
@@ -95,9 +123,11 @@ std::vector<ComparedTensors> test_int8(RandomInputs& inputs, const KernelTestSiz
   for (const int64_t columns : sizes.columns) {
     const at::Tensor values = inputs.make_fp32_tensor({sizes.rows, columns}).mul_(60).to(at::kChar),
                      absmax = inputs.make_fp32_tensor({sizes.rows});
-    const at::Tensor actual = at::empty({sizes.rows, columns}, inputs.make_tensor({1}).options());
-    int8_dequantize(actual, values, absmax, kInt8Step);
-    compared_tensors.push_back({actual, reference::int8_dequantize(values, absmax, kInt8Step, actual.scalar_type())});
+    for (const int64_t padding : {0, 8}) {
+      const at::Tensor actual = inputs.make_tensor({sizes.rows, columns + padding}).narrow(1, 0, columns);
+      int8_dequantize(actual, values, absmax, kInt8Step);
+      compared_tensors.push_back({actual, reference::int8_dequantize(values, absmax, kInt8Step, actual.scalar_type())});
+    }
   }
   return compared_tensors;
 }

@@ -9,13 +9,15 @@
 namespace vlmtrain::nn {
 
 /// Returns uninitialized tensors [rows[i], sizes...], adjacent in one allocation. They are not
-/// views of one another, so autograd tracks their versions separately.
+/// views of one another, so autograd tracks their versions separately. Each tensor begins at a row
+/// that is a multiple of `row_alignment`; the rows between tensors and after the last one are zero.
 std::vector<at::Tensor> allocate_adjacent_tensors(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
-                                                  const at::TensorOptions& options);
+                                                  const at::TensorOptions& options, int64_t row_alignment = 1);
 
 /// Returns adjacent tensors concatenated along the first dimension, as a view without gradients.
-/// Returns an undefined tensor if `tensors` is empty or not adjacent in memory. REQUIRES: the
-/// tensors differ at most in their first dimension.
-at::Tensor view_adjacent_tensors(const std::vector<at::Tensor>& tensors);
+/// With `row_alignment`, the view has the rows between the tensors and after the last one, as
+/// allocate_adjacent_tensors() placed them. Returns an undefined tensor if `tensors` is empty or they
+/// are not placed like that. REQUIRES: the tensors differ at most in their first dimension.
+at::Tensor view_adjacent_tensors(const std::vector<at::Tensor>& tensors, int64_t row_alignment = 1);
 
 }  // namespace vlmtrain::nn

@@ -25,11 +25,15 @@ class PatchifyKernel : public EmulatedKernelTest {
   }
 
   static void compare(const image::ByteImages& from, image::ImageSize patch) {
+    const int64_t patch_bytes = kNumPixelChannels * patch.height * patch.width;
     for (const auto dtype : kTypes) {
-      const at::Tensor actual = patchify(from, patch, dtype), expected = reference::patchify(from, patch, dtype);
-      ASSERT_EQ(actual.sizes(), expected.sizes());
-      EXPECT_TRUE(at::equal(actual, expected))
-          << dtype << " " << from.bytes.sizes() << " " << patch.height << "×" << patch.width;
+      for (const int64_t padding : {0, 1, 4}) {
+        const at::Tensor actual = patchify(from, patch, dtype, patch_bytes + padding),
+                         expected = reference::patchify(from, patch, dtype, patch_bytes + padding);
+        ASSERT_EQ(actual.sizes(), expected.sizes());
+        EXPECT_TRUE(at::equal(actual, expected))
+            << dtype << " " << from.bytes.sizes() << " " << patch.height << "×" << patch.width << " + " << padding;
+      }
     }
   }
 };
@@ -79,16 +83,17 @@ TEST_P(PatchifyKernel, AcceptsUnalignedBytes) {
 }
 
 TEST_P(PatchifyKernel, AcceptsNoImages) {
-  EXPECT_EQ(patchify(pixels(0, 32, 32), {16, 16}, at::kBFloat16).sizes(), (at::IntArrayRef{0, 768}));
+  EXPECT_EQ(patchify(pixels(0, 32, 32), {16, 16}, at::kBFloat16, 768).sizes(), (at::IntArrayRef{0, 768}));
 }
 
 TEST_P(PatchifyKernel, RejectsInvalidPatches) {
-  EXPECT_THROW(patchify(pixels(1, 32, 32), {33, 16}, at::kFloat), InternalError);
+  EXPECT_THROW(patchify(pixels(1, 32, 32), {33, 16}, at::kFloat, 2000), InternalError);
+  EXPECT_THROW(patchify(pixels(1, 32, 32), {16, 16}, at::kFloat, 767), InternalError);
   image::ByteImages from = pixels(1, 32, 32);
   from.bytes = from.bytes.transpose(2, 3);
-  EXPECT_THROW(patchify(from, {16, 16}, at::kFloat), InternalError);
+  EXPECT_THROW(patchify(from, {16, 16}, at::kFloat, 768), InternalError);
   from.bytes = at::zeros({1, 3, 32, 32});
-  EXPECT_THROW(patchify(from, {16, 16}, at::kFloat), InternalError);
+  EXPECT_THROW(patchify(from, {16, 16}, at::kFloat, 768), InternalError);
 }
 
 TEST_P(PatchifyKernel, HandlesIndicesBeyond32Bits) {
@@ -99,9 +104,9 @@ TEST_P(PatchifyKernel, HandlesIndicesBeyond32Bits) {
                                 .normalization = kNormalization};
   large.bytes.narrow(0, kNumImages - 1, 1).copy_(small.bytes);
   settings().max_trailing_blocks = kPatchesPerRow;
-  const at::Tensor actual = patchify(large, {14, 14}, at::kBFloat16);
+  const at::Tensor actual = patchify(large, {14, 14}, at::kBFloat16, 588);
   EXPECT_TRUE(at::equal(actual.narrow(0, actual.size(0) - kPatchesPerRow, kPatchesPerRow),
-                        reference::patchify(small, {14, 14}, at::kBFloat16)
+                        reference::patchify(small, {14, 14}, at::kBFloat16, 588)
                             .narrow(0, kPatchesPerRow * (kPatchesPerRow - 1), kPatchesPerRow)));
 }
 

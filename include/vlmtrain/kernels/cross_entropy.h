@@ -15,9 +15,9 @@ struct CrossEntropyResult {
 /// overwrites the logits with the gradient of Σ factor · row_factors · cross-entropy, rounded once
 /// to their type; else leaves them unchanged.
 ///
-/// logits: dense `[rows, vocabulary]`, fp32, bf16 or fp16. labels: int64 `[rows]`, each in [0,
-/// vocabulary). row_factors: fp32 `[rows]`, or undefined for 1. REQUIRES:
-/// is_available(kCrossEntropy, logits).
+/// logits: `[rows, vocabulary]`, fp32, bf16 or fp16; rows are dense and may be further apart. labels: int64 `[rows]`,
+/// each in [0, vocabulary). row_factors: fp32 `[rows]`, or undefined for 1. REQUIRES: is_available(kCrossEntropy,
+/// logits).
 CrossEntropyResult cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,
                                  const at::Tensor& row_factors, bool compute_gradient, double logit_soft_cap = 0);
 

@@ -94,6 +94,7 @@ struct CrossEntropyArgs {
   ElementType element;
   bool compute_gradient;  ///< whether to overwrite the logits with their gradient
   int64_t rows, vocabulary;
+  int64_t logits_stride;     ///< elements between rows
   void* logits;              ///< [rows, vocabulary]
   const int64_t* labels;     ///< [rows], each in [0, vocabulary)
   const float* row_factors;  ///< [rows]; null: 1
@@ -198,9 +199,9 @@ inline constexpr int64_t kNf4SuperBlockSize = kNf4BlockSize * kNf4NestedBlockSiz
 inline constexpr int kMaxNf4WeightsPerLaunch = 16;  ///< more than the Linears that share an input
 
 /// Arguments of the dequantization of NF4 with double quantization (Dettmers et al. 2023, arXiv
-/// 2305.14314) for contiguous weights, each in whole superblocks. A value is values[index] ·
-/// (absmax_codes[absmax] · nested_absmax + the weight's nested_offset). Each byte holds two
-/// indices, the first in the high bits. Bit-identical to ATen.
+/// 2305.14314) for weights [rows, columns] that are stored one after another, each in whole
+/// superblocks. A value is values[index] · (absmax_codes[absmax] · nested_absmax + the weight's
+/// nested_offset). Each byte holds two indices, the first in the high bits. Bit-identical to ATen.
 struct Nf4DequantizeArgs {
   ElementType element;  ///< of the result
   int64_t super_blocks;
@@ -210,10 +211,14 @@ struct Nf4DequantizeArgs {
   const float* nested_offset;                          ///< one per weight
   const float* absmax_codes;                           ///< [256]: values of the codes
   int64_t code_stride;                                 ///< elements between codes
-  void* result;                                        ///< [super_blocks · 16384]
+  int64_t columns;                                     ///< of the weights
+  int64_t result_stride;                               ///< elements between rows of the result
+  void* result;                                        ///< [rows of the weights, columns]
   float values[16];                                    ///< values of the indices
   int num_weights;                                     ///< at most kMaxNf4WeightsPerLaunch
   int64_t first_super_block[kMaxNf4WeightsPerLaunch];  ///< of each weight, ascending
+  int64_t first_row[kMaxNf4WeightsPerLaunch];          ///< of the result, by weight
+  int64_t elements[kMaxNf4WeightsPerLaunch];           ///< of each weight, less than 2³¹
 };
 
 /// Arguments of result = (values · row_absmax) · step. Each product is rounded to fp32, the result
@@ -224,7 +229,8 @@ struct Int8DequantizeArgs {
   const int8_t* values;     ///< [rows, columns]
   const float* row_absmax;  ///< [rows]
   float step;
-  void* result;  ///< [rows, columns]
+  int64_t result_stride;  ///< elements between rows of the result
+  void* result;           ///< [rows, columns]
 };
 
 inline constexpr int64_t kMomentBlockSize = 256;  ///< elements per absmax of 8-bit moments, as in bitsandbytes
@@ -281,7 +287,8 @@ inline constexpr int64_t kNumPixelChannels = 3;  ///< red, green, blue
 
 /// Arguments of splitting images into patches. Each patch becomes one row, in order of channel,
 /// line, column. Its values are (byte − mean) / deviation of the channel, rounded to fp32 twice and
-/// then to the rows' type. Pixels beyond the last whole patch are dropped.
+/// then to the rows' type. Columns of the rows beyond those of a patch are set to zero. Pixels beyond
+/// the last whole patch are dropped.
 struct PatchifyArgs {
   ElementType element;  ///< of the rows
   int64_t num_images;
@@ -290,6 +297,7 @@ struct PatchifyArgs {
   const uint8_t* bytes;               ///< [images, kNumPixelChannels, height, width]
   const int64_t* order;               ///< [num_images]: indices into `bytes`; null: the first num_images images
   float mean[kNumPixelChannels], deviation[kNumPixelChannels];  ///< in units of a byte
+  int64_t row_stride;                                           ///< elements between rows
   void* rows;  ///< [num_images · ⌊height / patch_height⌋ · ⌊width / patch_width⌋, kNumPixelChannels · patch_height ·
                ///< patch_width]
 };

@@ -58,14 +58,15 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropyArgs ar
   VLMTRAIN_SHARED(float, max_by_warp, kWarpsPerBlock);
   VLMTRAIN_SHARED(float, sum_by_warp, kWarpsPerBlock);
   const int64_t row = blockIdx.x;
-  T* const logits = static_cast<T*>(args.logits) + row * args.vocabulary;
+  T* const logits = static_cast<T*>(args.logits) + row * args.logits_stride;
   const int64_t label = args.labels[row];
   const Cap cap(args);
   const float label_logit = cap.value(to_float(logits[label]));
 
   ExpSum thread_sum;
+  const int64_t packed_columns = args.vocabulary / kPackSize * kPackSize;
   VLMTRAIN_UNROLL_4
-  for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < args.vocabulary;
+  for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < packed_columns;
        column += kThreadsPerBlock * kPackSize) {
     const auto packed = load<kPackSize>(logits + column);
     float values[kPackSize];
@@ -76,6 +77,8 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropyArgs ar
     for (int i = 0; i < kPackSize; ++i) pack.sum += expf(values[i] - shift);
     thread_sum = merge(thread_sum, pack);
   }
+  const int64_t tail_column = packed_columns + threadIdx.x;  // fewer columns than threads
+  if (tail_column < args.vocabulary) thread_sum = merge(thread_sum, {cap.value(to_float(logits[tail_column])), 1});
   thread_sum = sum_over_warp(thread_sum);
   const int warp_index = static_cast<int>(threadIdx.x) / kLanes;
   if (threadIdx.x % kLanes == 0) {
@@ -93,17 +96,19 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropyArgs ar
   if (!args.compute_gradient) return;
 
   const float factor = args.factor * (args.row_factors != nullptr ? args.row_factors[row] : 1);
-  for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < args.vocabulary;
+  const auto compute_gradient = [&](T value, int64_t column) {
+    const float logit = to_float(value);
+    const float probability = expf(cap.value(logit) - row_sum.max - log_sum_exp);
+    const float gradient = (probability - (column == label ? 1.0F : 0.0F)) * factor;
+    return from_float<T>(gradient * cap.derivative(logit));
+  };
+  for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < packed_columns;
        column += kThreadsPerBlock * kPackSize) {
     auto pack = load<kPackSize>(logits + column);
-    for (int i = 0; i < kPackSize; ++i) {
-      const float logit = to_float(pack.values[i]);
-      const float probability = expf(cap.value(logit) - row_sum.max - log_sum_exp);
-      const float gradient = (probability - (column + i == label ? 1.0F : 0.0F)) * factor;
-      pack.values[i] = from_float<T>(gradient * cap.derivative(logit));
-    }
+    for (int i = 0; i < kPackSize; ++i) pack.values[i] = compute_gradient(pack.values[i], column + i);
     store<kPackSize>(logits + column, pack);
   }
+  if (tail_column < args.vocabulary) logits[tail_column] = compute_gradient(logits[tail_column], tail_column);
 }
 
 template <class T, int kPackSize>
@@ -118,7 +123,7 @@ int launch_kernel(const CrossEntropyArgs& args, void* stream) {
 int cross_entropy(const CrossEntropyArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
-    return can_load_packs<T>(args.vocabulary, static_cast<const T*>(args.logits))
+    return can_load_packs<T>(args.logits_stride, static_cast<const T*>(args.logits))
                ? launch_kernel<T, kMaxPackSize<T>>(args, stream)
                : launch_kernel<T, 1>(args, stream);
   });

@@ -25,7 +25,7 @@ __global__ void patchify_kernel(const __grid_constant__ PatchifyArgs args) {
   const auto patch_width = static_cast<uint32_t>(args.patch_width);
   const auto patch_height = static_cast<uint32_t>(args.patch_height);
   const uint32_t columns = uint32_t{kNumPixelChannels} * patch_height * patch_width;
-  T* const row = static_cast<T*>(args.rows) + int64_t{blockIdx.x} * columns;
+  T* const row = static_cast<T*>(args.rows) + int64_t{blockIdx.x} * args.row_stride;
   for (uint32_t column = (blockIdx.y * kThreadsPerBlock + threadIdx.x) * kPackSize; column < columns;
        column += gridDim.y * kThreadsPerBlock * kPackSize) {
     const uint32_t line = column / patch_width;
@@ -44,12 +44,16 @@ __global__ void patchify_kernel(const __grid_constant__ PatchifyArgs args) {
     }
     store<kPackSize>(row + column, result);
   }
+  if (blockIdx.y != 0) return;
+  for (int64_t column = columns + threadIdx.x; column < args.row_stride; column += kThreadsPerBlock)
+    row[column] = from_float<T>(0);
 }
 
 template <class T, int kPackSize>
 bool can_use_packs(const PatchifyArgs& args) {
   return can_load_packs<uint8_t, kPackSize>(args.width, args.bytes) &&
-         can_load_packs<T, kPackSize>(args.patch_width, static_cast<const T*>(args.rows));
+         can_load_packs<T, kPackSize>(args.patch_width, static_cast<const T*>(args.rows)) &&
+         args.row_stride % kPackSize == 0;
 }
 
 template <class T, int kPackSize>

@@ -82,7 +82,8 @@ nn::ResidualBranch Attention::operator()(const nn::LinearInput& x, const nn::Seg
 VisionBlock::VisionBlock(const ParameterScope& scope, const VisionConfig& config)
     : activation_(config.activation),
       attention_(scope / "attention", config),
-      fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true),
+      fc1_(scope / "mlp" / "fc1", config.hidden_size, config.intermediate_size, true, /*initial_gain=*/1,
+           nn::OutputColumns::kAligned),
       fc2_(scope / "mlp" / "fc2", config.intermediate_size, config.hidden_size, true,
            compute_residual_gain(config.num_layers)),
       attention_norm_(scope / "layernorm_before", config),

@@ -33,7 +33,7 @@ LlamaBlock::LlamaBlock(const nn::ParameterScope& scope, const LlamaBlockConfig& 
     : mixer_(make_mixer(scope, block_config)),
       gate_up_proj_(scope / "mlp", {"gate_proj", "up_proj"}, block_config.model.hidden_size,
                     {block_config.model.intermediate_size, block_config.model.intermediate_size},
-                    block_config.model.mlp_bias),
+                    block_config.model.mlp_bias, nn::OutputColumns::kAligned),
       down_proj_(scope / "mlp" / "down_proj", block_config.model.intermediate_size, block_config.model.hidden_size,
                  block_config.model.mlp_bias, compute_residual_gain(block_config.model.num_layers)),
       input_layernorm_(scope / block_config.model.names.input_norm, block_config.model.hidden_size,

@@ -108,7 +108,8 @@ VisionBlock::VisionBlock(const ParameterScope& scope, const VisionTransformerCon
       qkv_(make_qkv_proj(scope / config.names.attention, config)),
       out_proj_(scope / config.names.attention / "out_proj", config.hidden_size, config.hidden_size, true,
                 compute_residual_gain(config.num_layers)),
-      fc1_(scope / config.names.fc1, config.hidden_size, config.intermediate_size, true),
+      fc1_(scope / config.names.fc1, config.hidden_size, config.intermediate_size, true, /*initial_gain=*/1,
+           nn::OutputColumns::kAligned),
       fc2_(scope / config.names.fc2, config.intermediate_size, config.hidden_size, true,
            compute_residual_gain(config.num_layers)) {}
 

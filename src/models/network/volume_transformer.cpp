@@ -17,6 +17,7 @@
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/nn/attention/attention.h"
 #include "vlmtrain/nn/layers/linear.h"
+#include "vlmtrain/nn/weights/row_alignment.h"
 
 namespace vlmtrain::models {
 
@@ -248,7 +249,9 @@ at::Tensor VolumeTransformer::embed(const at::Tensor& volumes, const at::Tensor&
   const at::Tensor patches = volumes.reshape({rows, channels, x, patch, y, patch, z, patch})
                                  .permute({0, 2, 4, 6, 1, 3, 5, 7})
                                  .reshape({rows * x * y * z, channels * patch * patch * patch});
-  at::Tensor embeddings = nn::linear(patches, patch_weight_.flatten(1), patch_bias_).view({rows, x * y * z, -1});
+  at::Tensor embeddings =
+      nn::linear(nn::pad_to_aligned_width(patches), nn::pad_to_aligned_width(patch_weight_.flatten(1)), patch_bias_)
+          .view({rows, x * y * z, -1});
   embeddings = embeddings + compute_position_embeddings(grid);
   if (modality_embeddings_.defined()) {
     // Embedding 0 belongs to unknown modalities.

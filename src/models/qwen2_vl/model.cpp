@@ -96,8 +96,9 @@ std::variant<nn::LayerNorm, nn::RmsNorm> make_norm(const nn::ParameterScope& sco
 nn::MergedLinear make_input_projection(const nn::ParameterScope& scope, const VisionConfig& config) {
   const int64_t features = config.intermediate_size;
   if (config.uses_qwen2_5_layers)
-    return {scope, {"gate_proj", "up_proj"}, config.hidden_size, {features, features}, true};
-  return {scope, {config.first_linear_name}, config.hidden_size, {features}, true};
+    return {scope, {"gate_proj", "up_proj"},   config.hidden_size, {features, features},
+            true,  nn::OutputColumns::kAligned};
+  return {scope, {config.first_linear_name}, config.hidden_size, {features}, true, nn::OutputColumns::kAligned};
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "vlmtrain/base/hash.h"
 #include "vlmtrain/nn/layers/matmul.h"
 #include "vlmtrain/nn/layers/recompute.h"
+#include "vlmtrain/nn/weights/row_alignment.h"
 
 namespace vlmtrain::nn {
 
@@ -131,7 +132,8 @@ std::vector<ParameterScope> make_linear_scopes(const ParameterScope& scope, cons
 /// entries, for separate storage. Quantized weights with DoRA get separate storage, too: each is
 /// dequantized alone, which takes fewer launches if its own tensors are adjacent.
 std::vector<WeightStorage> allocate_weight_storages(const std::vector<ParameterScope>& scopes, int64_t in_features,
-                                                    const std::vector<int64_t>& out_features, bool uses_dora) {
+                                                    const std::vector<int64_t>& out_features, int64_t column_alignment,
+                                                    bool uses_dora) {
   std::vector<WeightStorage> weight_storages(scopes.size());
   const ParameterStore& store = scopes.front().store();
   if (std::ranges::all_of(scopes, &ParameterScope::should_quantize_linear_weight)) {
@@ -139,7 +141,7 @@ std::vector<WeightStorage> allocate_weight_storages(const std::vector<ParameterS
     const auto quantized_weights = store.allocate_quantized_weights(out_features, in_features);
     for (size_t i = 0; i < weight_storages.size(); ++i) weight_storages[i].quantized_weight = quantized_weights[i];
   } else if (std::ranges::none_of(scopes, &ParameterScope::should_quantize_linear_weight)) {
-    const auto tensors = allocate_adjacent_tensors(out_features, {in_features}, store.options());
+    const auto tensors = allocate_adjacent_tensors(out_features, {in_features}, store.options(), column_alignment);
     for (size_t i = 0; i < weight_storages.size(); ++i) weight_storages[i].tensor = tensors[i];
   }
   return weight_storages;
@@ -189,23 +191,25 @@ at::Tensor linear(const at::Tensor& x, const LinearWeight& weight, const at::Ten
 }
 
 MergedLinear::MergedLinear(const std::vector<ParameterScope>& scopes, int64_t in_features,
-                           const std::vector<int64_t>& out_features, bool bias, double initial_gain) {
+                           const std::vector<int64_t>& out_features, bool bias, double initial_gain,
+                           OutputColumns output_columns) {
   const at::TensorOptions& options = scopes.front().store().options();
+  const int64_t column_alignment = output_columns == OutputColumns::kAligned ? align_width(1, options) : 1;
   std::vector<const LoraSettings*> settings;
   settings.reserve(scopes.size());
   for (const ParameterScope& scope : scopes) settings.push_back(scope.register_linear());
   std::vector<at::Tensor> biases(scopes.size());
   const bool uses_dora =
       std::ranges::any_of(settings, [](const LoraSettings* lora) { return lora != nullptr && lora->use_dora; });
-  const auto weights = allocate_weight_storages(scopes, in_features, out_features, uses_dora);
-  if (bias) biases = allocate_adjacent_tensors(out_features, {}, options);
+  const auto weights = allocate_weight_storages(scopes, in_features, out_features, column_alignment, uses_dora);
+  if (bias) biases = allocate_adjacent_tensors(out_features, {}, options, column_alignment);
   std::vector<int64_t> ranks;
   ranks.reserve(settings.size());
   for (const LoraSettings* lora : settings) ranks.push_back(lora != nullptr ? lora->rank : 0);
   const auto lora_a_storages = allocate_adjacent_tensors(ranks, {in_features}, options);
 
-  auto group = std::make_shared<LinearGroup>();
-  int64_t first_column = 0;
+  auto group = std::make_shared<LinearGroup>(
+      LinearGroup{.members = {}, .options = options, .in_features = in_features, .column_alignment = column_alignment});
   for (size_t i = 0; i < scopes.size(); ++i) {
     const ParameterScope& scope = scopes[i];
     const int64_t columns = out_features[i];
@@ -214,27 +218,28 @@ MergedLinear::MergedLinear(const std::vector<ParameterScope>& scopes, int64_t in
                                           weights[i]),
         .bias = {},
         .adapter = {},
-        .first_column = first_column,
+        .first_column = group->members.empty() ? 0 : group->columns(),
         .columns = columns};
     if (bias) member.bias = scope.add_parameter("bias", {columns}, InitialValues::zeros(), biases[i]);
     if (settings[i] != nullptr) member.adapter.emplace(scope, *settings[i], lora_a_storages[i], in_features, columns);
     group->members.push_back(std::move(member));
-    first_column += columns;
   }
   linear_group_ = std::move(group);
 }
 
 MergedLinear::MergedLinear(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
-                           const std::vector<int64_t>& out_features, bool bias)
-    : MergedLinear(make_linear_scopes(scope, names), in_features, out_features, bias) {}
+                           const std::vector<int64_t>& out_features, bool bias, OutputColumns output_columns)
+    : MergedLinear(make_linear_scopes(scope, names), in_features, out_features, bias, /*initial_gain=*/1,
+                   output_columns) {}
 
 at::Tensor MergedLinear::operator()(const LinearInput& x, const at::Tensor& residual) const {
   if (!linear_group_->has_dora()) return apply_linear_group(linear_group_, x, residual);
-  const at::Tensor value = x.value();
+  const at::Tensor value = x.value().narrow(1, 0, linear_group_->in_features);
   std::vector<at::Tensor> columns;
   for (const auto& member : linear_group_->members) {
-    columns.push_back(member.adapter ? member.adapter->forward_dora(value, member.weight, member.bias)
-                                     : linear(value, member.weight, member.bias));
+    const at::Tensor y = member.adapter ? member.adapter->forward_dora(value, member.weight, member.bias)
+                                        : linear(value, member.weight, member.bias);
+    columns.push_back(linear_group_->has_padding_columns() ? pad_to_aligned_width(y) : y);
   }
   const at::Tensor y = columns.size() == 1 ? columns.front() : at::cat(columns, 1);
   return residual.defined() ? y + residual : y;

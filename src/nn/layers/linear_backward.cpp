@@ -1,15 +1,19 @@
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "nn/adjacent_tensors.h"
+#include "nn/layers/group_weights.h"
 #include "nn/layers/linear_group.h"
 #include "nn/value_capsule.h"
 #include "vlmtrain/nn/layers/matmul.h"
+#include "vlmtrain/nn/weights/row_alignment.h"
 
 namespace vlmtrain::nn {
 
@@ -39,6 +43,7 @@ void LinearSavedState::save(AutogradContext* context) {
   }
   context->save_for_backward(std::move(all));
   context->saved_data["counts"] = std::move(counts);
+  context->saved_data["input_columns"] = input_columns;
   if (dropout.is_active()) {
     context->saved_data["dropout"] = c10::IValue::make_capsule(c10::make_intrusive<DropoutCapsule>(std::move(dropout)));
   }
@@ -48,6 +53,7 @@ LinearSavedState LinearSavedState::load(AutogradContext* context) {
   LinearSavedState saved;
   const variable_list all = context->get_saved_variables();
   const auto counts = context->saved_data["counts"].toIntVector();
+  saved.input_columns = context->saved_data["input_columns"].toInt();
   auto next = all.begin();
   auto count = counts.begin();
   variable_list masks;
@@ -62,21 +68,31 @@ LinearSavedState LinearSavedState::load(AutogradContext* context) {
   return saved;
 }
 
-int64_t compute_total_rank(const std::vector<const LoraAdapter*>& adapters) {
-  int64_t ranks = 0;
-  for (const LoraAdapter* adapter : adapters) ranks += adapter->rank();
-  return ranks;
+LoraProjections::LoraProjections(const std::vector<const LoraAdapter*>& adapters, int64_t rows,
+                                 const at::TensorOptions& options) {
+  std::vector<int64_t> widths;
+  for (const LoraAdapter* adapter : adapters) {
+    widths.push_back(align_width(adapter->rank(), options));
+    has_padding_columns |= widths.back() != adapter->rank();
+  }
+  merged = at::empty({rows, std::reduce(widths.begin(), widths.end())}, options);
+  by_adapter = merged.split_with_sizes(widths, 1);
+  for (size_t i = 0; i < adapters.size(); ++i) by_adapter[i] = by_adapter[i].narrow(1, 0, adapters[i]->rank());
 }
 
-at::Tensor view_merged_lora_a(const std::vector<const LoraAdapter*>& adapters) {
-  return view_adjacent_tensors(collect_lora_a(adapters));
+at::Tensor make_merged_lora_a(const std::vector<const LoraAdapter*>& adapters, int64_t columns) {
+  const at::Tensor a = view_adjacent_tensors(collect_lora_a(adapters));
+  return a.defined() && a.size(1) < columns ? at::constant_pad_nd(a, {0, columns - a.size(1)}) : a;
 }
 
-variable_list split_by_adapter(const at::Tensor& all, int64_t dimension,
-                               const std::vector<const LoraAdapter*>& adapters) {
-  std::vector<int64_t> ranks(adapters.size());
-  std::ranges::transform(adapters, ranks.begin(), &LoraAdapter::rank);
-  return all.split_with_sizes(ranks, dimension);
+at::Tensor make_padded_lora_a(const LoraAdapter& adapter, int64_t columns) {
+  return make_merged_lora_a({&adapter}, columns);
+}
+
+at::Tensor make_aligned_lora_b(const LoraAdapter& adapter) {
+  const at::Tensor b = adapter.b().detach();
+  if (align_width(b.size(1), b.options()) == b.size(1)) return b;
+  return allocate_aligned_rows(b.size(0), b.size(1), b.options()).copy_(b);
 }
 
 LinearBackward::LinearBackward(const LinearGroup& group, const FusedPrologue* prologue, LinearSavedState saved,
@@ -111,12 +127,12 @@ bool LinearBackward::needs_input_value() const {
 }
 
 void LinearBackward::compute_projected_gradients() {
-  merged_projected_gradients_ = at::empty({gradient_.size(0), compute_total_rank(adapters_)}, gradient_.options());
-  projected_gradients_ = split_by_adapter(merged_projected_gradients_, 1, adapters_);
-  auto next = projected_gradients_.begin();
+  gradient_projections_ = LoraProjections(adapters_, gradient_.size(0), gradient_.options());
+  auto next = gradient_projections_.by_adapter.begin();
   for (const Member& member : linear_group_.members) {
     if (!member.adapter) continue;
-    matmul_transposed_out(*next++, member.slice_columns(gradient_), member.adapter->b().t(), member.adapter->scale());
+    matmul_transposed_out(*next++, member.slice_columns(gradient_), make_aligned_lora_b(*member.adapter).t(),
+                          member.adapter->scale());
   }
 }
 
@@ -150,11 +166,13 @@ at::Tensor LinearBackward::accumulate_or_return_gradient(const variable_list& pa
 
 variable_list LinearBackward::compute_weight_gradients() const {
   variable_list result(linear_group_.members.size());
-  if (std::ranges::all_of(linear_group_.members, &Member::trains_weight)) {
+  if (std::ranges::none_of(linear_group_.members, &Member::trains_weight)) return result;
+  const at::Tensor input = prologue_output_.value.narrow(1, 0, linear_group_.in_features);
+  if (std::ranges::all_of(linear_group_.members, &Member::trains_weight) && !linear_group_.has_padding_columns()) {
     variable_list weights(linear_group_.members.size());
     std::ranges::transform(linear_group_.members, weights.begin(),
                            [](const Member& member) { return member.weight.values(); });
-    const at::Tensor all = accumulate_or_return_gradient(weights, gradient_.t(), prologue_output_.value.t());
+    const at::Tensor all = accumulate_or_return_gradient(weights, gradient_.t(), input.t());
     for (size_t i = 0; all.defined() && i < result.size(); ++i) {
       result[i] = all.narrow(0, linear_group_.members[i].first_column, linear_group_.members[i].columns);
     }
@@ -164,7 +182,7 @@ variable_list LinearBackward::compute_weight_gradients() const {
     const Member& member = linear_group_.members[i];
     if (!member.trains_weight()) continue;
     result[i] = accumulate_or_return_gradient({member.weight.values()}, make_dense(member.slice_columns(gradient_).t()),
-                                              prologue_output_.value.t());
+                                              input.t());
   }
   return result;
 }
@@ -172,16 +190,25 @@ variable_list LinearBackward::compute_weight_gradients() const {
 variable_list LinearBackward::compute_lora_a_gradients() const {
   variable_list result;
   if (adapters_.empty() || !prologue_output_.value.defined()) return result;
-  if (!saved_state_.dropout.is_active()) {
-    const at::Tensor product = accumulate_or_return_gradient(collect_lora_a(adapters_), merged_projected_gradients_.t(),
-                                                             prologue_output_.value.t());
-    return product.defined() ? split_by_adapter(product, 0, adapters_) : variable_list(adapters_.size());
-  }
-  saved_state_.dropout.apply(prologue_output_.value, [&](int64_t consumer, const at::Tensor& consumer_input) {
+  const auto compute_gradient = [&](int64_t consumer, const at::Tensor& consumer_input) {
     const auto i = static_cast<size_t>(consumer);
-    result.push_back(accumulate_or_return_gradient({adapters_[i]->a()}, make_dense(projected_gradients_[i].t()),
-                                                   consumer_input.t()));
-  });
+    result.push_back(accumulate_or_return_gradient({adapters_[i]->a()},
+                                                   make_dense(gradient_projections_.by_adapter[i].t()),
+                                                   consumer_input.narrow(1, 0, linear_group_.in_features).t()));
+  };
+  if (saved_state_.dropout.is_active()) {
+    saved_state_.dropout.apply(prologue_output_.value, compute_gradient);
+  } else if (gradient_projections_.has_padding_columns) {
+    for (int64_t i = 0; i < std::ssize(adapters_); ++i) compute_gradient(i, prologue_output_.value);
+  } else {
+    const at::Tensor product =
+        accumulate_or_return_gradient(collect_lora_a(adapters_), gradient_projections_.merged.t(),
+                                      prologue_output_.value.narrow(1, 0, linear_group_.in_features).t());
+    if (!product.defined()) return variable_list(adapters_.size());
+    std::vector<int64_t> ranks(adapters_.size());
+    std::ranges::transform(adapters_, ranks.begin(), &LoraAdapter::rank);
+    return product.split_with_sizes(ranks);
+  }
   return result;
 }
 
@@ -196,13 +223,12 @@ variable_list LinearBackward::compute_input_gradients(const at::Tensor& residual
 }
 
 at::Tensor LinearBackward::multiply_gradient_by_weight() const {
-  const auto weights = linear_group_.weights();
-  const at::Tensor weight = view_adjacent_tensors(weights);
-  if (weight.defined()) return matmul_transposed(gradient_, weight.t());
+  const GroupWeights weights(linear_group_, saved_state_.input_columns);
+  if (weights.merged().defined()) return matmul_transposed(gradient_, weights.merged().t());
   at::Tensor result;
   for (size_t i = 0; i < linear_group_.members.size(); ++i) {
     const Member& member = linear_group_.members[i];
-    const at::Tensor values = weights.empty() ? member.weight.values().detach() : weights[i];
+    const at::Tensor values = weights.member(i);
     if (i == 0) {
       result = matmul_transposed(make_dense(member.slice_columns(gradient_)), values.t());
     } else {
@@ -218,19 +244,23 @@ at::Tensor LinearBackward::compute_input_value_gradient() const {
   if (saved_state_.dropout.is_active()) {
     saved_state_.dropout.add_consumer_gradients(result, [&](int64_t consumer, const at::Tensor& output) {
       const auto i = static_cast<size_t>(consumer);
-      const at::Tensor a = adapters_[i]->a().t();
-      if (!output.defined()) return matmul_transposed(make_dense(projected_gradients_[i]), a);
-      matmul_transposed_out(output, projected_gradients_[i], a);
+      const at::Tensor a = make_padded_lora_a(*adapters_[i], saved_state_.input_columns).t();
+      if (!output.defined()) return matmul_transposed(make_dense(gradient_projections_.by_adapter[i]), a);
+      matmul_transposed_out(output, gradient_projections_.by_adapter[i], a);
       return output;
     });
     return result;
   }
-  const at::Tensor a = view_merged_lora_a(adapters_);
+  at::Tensor a;
+  if (!gradient_projections_.has_padding_columns) a = make_merged_lora_a(adapters_, saved_state_.input_columns);
   if (a.defined()) {
-    addmm_in_place(result, merged_projected_gradients_, a);
+    addmm_in_place(result, gradient_projections_.merged, a);
     return result;
   }
-  for (size_t i = 0; i < adapters_.size(); ++i) addmm_in_place(result, projected_gradients_[i], adapters_[i]->a());
+  for (size_t i = 0; i < adapters_.size(); ++i) {
+    addmm_in_place(result, gradient_projections_.by_adapter[i],
+                   make_padded_lora_a(*adapters_[i], saved_state_.input_columns));
+  }
   return result;
 }
 

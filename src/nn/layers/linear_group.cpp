@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "nn/adjacent_tensors.h"
+#include "nn/layers/group_weights.h"
+#include "nn/round_up.h"
 #include "nn/value_capsule.h"
 #include "vlmtrain/nn/layers/matmul.h"
 
@@ -35,14 +37,13 @@ struct LinearCall {
 using LinearCallCapsule = ValueCapsule<LinearCall>;
 
 /// Computes x Wᵀ member by member. Writes it to y [rows, out] if defined, else to a new tensor.
-/// `weights`: the weights of all members; if empty, each member's weight is dequantized in turn.
-at::Tensor apply_member_weights(const LinearGroup& group, const std::vector<at::Tensor>& weights, const at::Tensor& x,
+at::Tensor apply_member_weights(const LinearGroup& group, const GroupWeights& weights, const at::Tensor& x,
                                 at::Tensor y) {
   if (!y.defined()) y = at::empty({x.size(0), group.columns()}, x.options());
   for (size_t i = 0; i < group.members.size(); ++i) {
-    const Member& member = group.members[i];
-    matmul_transposed_out(member.slice_columns(y), x, weights.empty() ? member.weight.values() : weights[i]);
+    matmul_transposed_out(group.members[i].slice_columns(y), x, weights.member(i));
   }
+  group.zero_padding_columns(y);
   return y;
 }
 
@@ -52,8 +53,8 @@ at::Tensor apply_group_weights(const LinearGroup& group, const at::Tensor& x, co
   // Allocated before the dequantized weights. Allocated after them, a saved y would leave a gap of
   // their size when they are freed.
   if (x.is_cuda()) y = at::empty({x.size(0), group.columns()}, x.options());
-  const auto weights = group.weights();
-  const at::Tensor weight = view_adjacent_tensors(weights);
+  const GroupWeights weights(group, x.size(1));
+  const at::Tensor& weight = weights.merged();
   const at::Tensor bias = group.make_merged_bias();
   // cuBLAS adds a bias or residual in its epilogue, which is cheaper than another pass over y.
   if (x.is_cuda() && weight.defined() && bias.defined()) {
@@ -80,24 +81,26 @@ void add_adapter_outputs(const LinearGroup& group, bool has_dropout, const at::T
                          LinearSavedState& saved) {
   const auto adapters = group.adapters();
   if (adapters.empty()) return;
-  const at::Tensor lora_hidden = at::empty({x.size(0), compute_total_rank(adapters)}, x.options());
-  saved.lora_hidden = split_by_adapter(lora_hidden, 1, adapters);
-  const at::Tensor a = view_merged_lora_a(adapters);
+  const LoraProjections hidden(adapters, x.size(0), x.options());
+  saved.lora_hidden = hidden.by_adapter;
   const auto project_down = [&](int64_t consumer, const at::Tensor& consumer_input) {
     const auto i = static_cast<size_t>(consumer);
-    matmul_transposed_out(saved.lora_hidden[i], consumer_input, adapters[i]->a(), adapters[i]->scale());
+    matmul_transposed_out(saved.lora_hidden[i], consumer_input, make_padded_lora_a(*adapters[i], x.size(1)),
+                          adapters[i]->scale());
   };
+  at::Tensor a;
+  if (!has_dropout && !hidden.has_padding_columns) a = make_merged_lora_a(adapters, x.size(1));
   if (has_dropout) {
     saved.dropout = adapters.front()->make_dropouts(x, std::ssize(adapters));
     saved.dropout.apply(x, project_down);
   } else if (a.defined()) {
-    matmul_transposed_out(lora_hidden, x, a, adapters.front()->scale());
+    matmul_transposed_out(hidden.merged, x, a, adapters.front()->scale());
   } else {
     for (int64_t i = 0; i < std::ssize(adapters); ++i) project_down(i, x);
   }
   auto next = saved.lora_hidden.begin();
   for (const Member& member : group.members) {
-    if (member.adapter) addmm_in_place(member.slice_columns(y), *next++, member.adapter->b().t());
+    if (member.adapter) addmm_in_place(member.slice_columns(y), *next++, make_aligned_lora_b(*member.adapter).t());
   }
 }
 
@@ -112,6 +115,7 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
     FusedPrologue::Output prologue_output = call.prologue ? call.prologue->forward(saved.inputs, /*for_backward=*/false)
                                                           : FusedPrologue::Output{.value = saved.inputs.front()};
     saved.statistics = std::move(prologue_output.statistics);
+    saved.input_columns = prologue_output.value.size(1);
     at::Tensor y = apply_group_weights(*call.group, prologue_output.value,
                                        call.has_residual ? tensors[call.num_inputs] : at::Tensor());
     add_adapter_outputs(*call.group, call.has_dropout, prologue_output.value, y, saved);
@@ -163,26 +167,27 @@ void append_trained_tensors(const LinearGroup& group, std::vector<at::Tensor>& t
 
 }  // namespace
 
-std::vector<at::Tensor> LinearGroup::weights() const {
-  if (members.size() == 1) return {members.front().weight.values().detach()};
-  std::vector<at::Tensor> tensors;
-  std::vector<std::shared_ptr<const QuantizedWeight>> quantized_weights;
-  for (const Member& member : members) {
-    if (member.weight.is_quantized()) {
-      quantized_weights.push_back(member.weight.quantized_weight());
-    } else {
-      tensors.push_back(member.weight.values().detach());
-    }
+int64_t LinearGroup::columns() const {
+  return round_up(members.back().first_column + members.back().columns, column_alignment);
+}
+
+bool LinearGroup::has_padding_columns() const {
+  return std::ranges::any_of(members, [&](const Member& member) { return member.columns % column_alignment != 0; });
+}
+
+void LinearGroup::zero_padding_columns(const at::Tensor& rows) const {
+  for (size_t i = 0; i < members.size(); ++i) {
+    const int64_t end = members[i].first_column + members[i].columns;
+    const int64_t padding = (i + 1 < members.size() ? members[i + 1].first_column : columns()) - end;
+    if (padding > 0) rows.narrow(1, end, padding).zero_();
   }
-  if (quantized_weights.empty()) return tensors;
-  return tensors.empty() ? dequantize_group(quantized_weights) : std::vector<at::Tensor>();
 }
 
 at::Tensor LinearGroup::make_merged_bias() const {
   if (!has_bias()) return {};
   std::vector<at::Tensor> biases;
   for (const Member& member : members) biases.push_back(member.bias);
-  return view_adjacent_tensors(biases);
+  return view_adjacent_tensors(biases, column_alignment);
 }
 
 std::vector<const LoraAdapter*> LinearGroup::adapters() const {

@@ -21,7 +21,7 @@ struct LinearGroup {
     LinearWeight weight;
     at::Tensor bias;  // [columns]; undefined without biases
     std::optional<LoraAdapter> adapter;
-    int64_t first_column, columns;  // columns of the result that belong to it
+    int64_t first_column, columns;  // columns of the result that belong to it, without padding
 
     /// Returns whether the weight needs a gradient.
     bool trains_weight() const { return !weight.is_quantized() && weight.values().requires_grad(); }
@@ -32,17 +32,20 @@ struct LinearGroup {
   };
 
   std::vector<Member> members;
+  at::TensorOptions options;     // device and dtype of the result
+  int64_t in_features;           // columns of the weights
+  int64_t column_alignment = 1;  // first_column of each member and columns() are multiples of it
 
-  /// Returns the number of columns of the result of all members.
-  int64_t columns() const { return members.back().first_column + members.back().columns; }
+  /// Returns the number of columns of the result of all members, with padding.
+  int64_t columns() const;
+  /// Returns whether columns of the result belong to no member.
+  bool has_padding_columns() const;
+  /// Writes zeros to the columns of `rows` [rows, columns()] that belong to no member.
+  void zero_padding_columns(const at::Tensor& rows) const;
   /// Returns whether the members have biases: all of them or none.
   bool has_bias() const { return members.front().bias.defined(); }
-  /// Returns the weights of all members, each [columns, in], without gradients: the tensors
-  /// themselves, or new dequantized tensors. Returns an empty vector if the members must be
-  /// dequantized one at a time.
-  std::vector<at::Tensor> weights() const;
-  /// Returns the biases of all members as one view [out], without gradients; undefined if there are
-  /// none or they are not adjacent.
+  /// Returns the biases of all members as one view [columns()], without gradients; undefined if there
+  /// are none or they are not adjacent.
   at::Tensor make_merged_bias() const;
   /// Returns whether any adapter uses DoRA.
   bool has_dora() const;
@@ -65,6 +68,7 @@ struct LinearSavedState {
   std::vector<at::Tensor> statistics;   // of the prologue
   std::vector<at::Tensor> lora_hidden;  // scale · dropout(x) Aᵀ of each adapter, [rows, rank]
   IndependentDropouts dropout;          // dropout of the adapters' inputs; inactive without dropout
+  int64_t input_columns = 0;            // of the LinearInput's value
 
   /// Moves the tensors into `context`. May be called once.
   void save(torch::autograd::AutogradContext* context);
@@ -73,16 +77,29 @@ struct LinearSavedState {
   static LinearSavedState load(torch::autograd::AutogradContext* context);
 };
 
-/// Returns the sum of the adapters' ranks.
-int64_t compute_total_rank(const std::vector<const LoraAdapter*>& adapters);
+/// The projections of a group's adapters, [rows, rank] each, as columns of one matrix. Each begins at
+/// an aligned column (align_width()), so the matrix may have more columns than the sum of the ranks.
+struct LoraProjections {
+  /// Allocates uninitialized projections.
+  LoraProjections(const std::vector<const LoraAdapter*>& adapters, int64_t rows, const at::TensorOptions& options);
+  LoraProjections() = default;
 
-/// Returns the A of all adapters as one view [sum of ranks, in]; undefined unless they are adjacent
-/// in memory.
-at::Tensor view_merged_lora_a(const std::vector<const LoraAdapter*>& adapters);
+  at::Tensor merged;                   // all columns
+  std::vector<at::Tensor> by_adapter;  // views of `merged`
+  bool has_padding_columns = false;    // whether columns of `merged` belong to no adapter
+};
 
-/// Splits `all` along `dimension`, whose size is the sum of the ranks, into one view per adapter.
-std::vector<at::Tensor> split_by_adapter(const at::Tensor& all, int64_t dimension,
-                                         const std::vector<const LoraAdapter*>& adapters);
+/// Returns the A of all adapters as one matrix [sum of ranks, columns], zero in the columns beyond
+/// its own; undefined unless they are adjacent in memory.
+at::Tensor make_merged_lora_a(const std::vector<const LoraAdapter*>& adapters, int64_t columns);
+
+/// Returns A of an adapter with zeros up to `columns` columns, without gradients: A itself, or a
+/// copy.
+at::Tensor make_padded_lora_a(const LoraAdapter& adapter, int64_t columns);
+
+/// Returns B [out, rank] of an adapter, without gradients, in rows that are aligned (align_width()):
+/// B itself, or a copy.
+at::Tensor make_aligned_lora_b(const LoraAdapter& adapter);
 
 /// The backward pass of one call of a LinearGroup. The group and the prologue must outlive the
 /// object.
@@ -104,7 +121,7 @@ class LinearBackward {
   /// Returns whether a trained weight or an adapter's A needs the value of the LinearInput.
   bool needs_input_value() const;
 
-  /// Sets projected_gradients_ to scale · gradient · B of each adapter, [rows, rank].
+  /// Sets gradient_projections_ to scale · gradient · B of each adapter, [rows, rank].
   void compute_projected_gradients();
 
   /// Returns the gradients of the trained tensors of all members: weight, bias, A, B.
@@ -138,8 +155,7 @@ class LinearBackward {
   std::vector<bool> needs_grad_;  // per input
   std::vector<const LoraAdapter*> adapters_;
   FusedPrologue::Output prologue_output_;
-  at::Tensor merged_projected_gradients_;        // scale · gradient · B of all adapters, [rows, sum of ranks]
-  std::vector<at::Tensor> projected_gradients_;  // views of merged_projected_gradients_, one per adapter
+  LoraProjections gradient_projections_;  // scale · gradient · B of each adapter
 };
 
 }  // namespace vlmtrain::nn

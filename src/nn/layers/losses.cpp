@@ -24,6 +24,7 @@
 #include "vlmtrain/kernels/cross_entropy.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/nn/layers/matmul.h"
+#include "vlmtrain/nn/weights/row_alignment.h"
 
 namespace vlmtrain::nn {
 
@@ -50,7 +51,8 @@ void log_softmax_in_place(at::Tensor logits) {
 /// Returns scores · factors in the dtype of `hidden`; in place if the scores have this dtype.
 at::Tensor scale_scores(const at::Tensor& hidden, const at::Tensor& scores, const at::Tensor& factors) {
   if (hidden.scalar_type() == scores.scalar_type()) return scores.mul_(factors);
-  at::Tensor result = at::empty(scores.sizes(), scores.options().dtype(hidden.scalar_type()));
+  at::Tensor result =
+      allocate_aligned_rows(scores.size(0), scores.size(1), scores.options().dtype(hidden.scalar_type()));
   return at::mul_out(result, scores, factors);
 }
 
@@ -74,7 +76,7 @@ struct ChunkLoss {
 };
 
 ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkLossArgs& args) {
-  at::Tensor scores = logits.to(at::kFloat);
+  at::Tensor scores = logits.to(at::kFloat).contiguous();  // log_softmax_in_place() needs dense rows
   at::Tensor tanh;  // of logits / cap, saved for the gradient
   if (args.logit_soft_cap > 0) {
     scores.div_(args.logit_soft_cap).tanh_();
@@ -144,6 +146,15 @@ at::Tensor multiply_weights(const at::Tensor& left, const at::Tensor& right) {
   return left * right;
 }
 
+/// Returns hidden · weightᵀ, [rows, vocabulary], in aligned rows.
+at::Tensor compute_logits(const at::Tensor& hidden, const at::Tensor& weight) {
+  const int64_t vocabulary = weight.size(0);
+  if (align_width(vocabulary, hidden.options()) == vocabulary) return matmul_transposed(hidden, weight);
+  const at::Tensor logits = allocate_aligned_rows(hidden.size(0), vocabulary, hidden.options());
+  matmul_transposed_out(logits, hidden, weight);
+  return logits;
+}
+
 struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropyFunction> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& hidden,
                             const at::Tensor& weight, double logit_soft_cap, const at::Tensor& labels,
@@ -175,7 +186,7 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
           .logit_soft_cap = logit_soft_cap,
           .needs_gradient = needs_hidden_gradient || needs_weight_gradient,
           .needs_accuracy = tasks.has_value()};
-      const at::Tensor logits = matmul_transposed(chunk, weight);
+      const at::Tensor logits = compute_logits(chunk, weight);
       const auto [cross_entropy, is_correct, logits_gradient] =
           kernels::is_available(kernels::Kernel::kCrossEntropy, logits) ? compute_chunk_loss_fused(logits, args)
                                                                         : compute_chunk_loss_aten(logits, args);

@@ -12,6 +12,7 @@
 
 #include "nn/adjacent_tensors.h"
 #include "vlmtrain/memory/cpu_info.h"
+#include "vlmtrain/nn/weights/row_alignment.h"
 
 namespace vlmtrain::nn {
 
@@ -118,7 +119,15 @@ bool add_product_to_gradient_sums(const std::vector<at::Tensor>& parameters, con
   if (!sum.defined()) return false;
   const at::NoGradGuard no_gradients;
   const bool has_sum = sinks.front()->has_sum();
-  if (sum.is_cuda()) {
+  if (align_width(sum.size(1), sum.options()) != sum.size(1)) {
+    const at::Tensor product = allocate_aligned_rows(sum.size(0), sum.size(1), sum.options());
+    if (sum.is_cuda()) {
+      add_product_cublas(product, /*has_sum=*/false, a, b);
+    } else {
+      product.copy_(matmul_transposed(a, b));
+    }
+    has_sum ? sum.add_(product) : sum.copy_(product);
+  } else if (sum.is_cuda()) {
     add_product_cublas(sum, has_sum, a, b);
   } else {
     const at::Tensor product = matmul_transposed(a, b);

@@ -141,13 +141,38 @@ class Nf4Weight::AdjacentWeights {
     return absmax_.defined() && packed_.defined() && nested_absmax_.defined() && nested_offset_.defined();
   }
 
+  /// Returns whether write_to() may be called.
+  bool has_kernel() const {
+    return weights_.front()->has_dequantize_kernel() && std::ssize(weights_) <= kernels::kMaxNf4WeightsPerLaunch;
+  }
+
+  /// Writes the values of weight i to results[i], rows of one matrix in ascending order, with the
+  /// custom kernel. REQUIRES: are_adjacent(), has_kernel().
+  void write_to(const std::vector<at::Tensor>& results) const {
+    static const at::Tensor values = make_nf4_codebook();
+    kernels::Nf4Weights blocks{.packed_indices = packed_,
+                               .absmax = absmax_,
+                               .nested_absmax = nested_absmax_,
+                               .nested_offset = nested_offset_,
+                               .absmax_codebook = extract_single_byte_table(weights_.front()->tables_.absmax),
+                               .values = values,
+                               .weights = {}};
+    const at::Tensor& first = results.front();
+    int64_t num_super_blocks = 0, end_row = 0;
+    for (size_t i = 0; i < weights_.size(); ++i) {
+      const int64_t first_row = (results[i].storage_offset() - first.storage_offset()) / first.stride(0);
+      end_row = first_row + results[i].size(0);
+      blocks.weights.push_back(
+          {.first_super_block = num_super_blocks, .first_row = first_row, .rows = results[i].size(0)});
+      num_super_blocks += weights_[i]->num_super_blocks();
+    }
+    kernels::nf4_dequantize(first.as_strided({end_row, first.size(1)}, first.strides()), blocks);
+  }
+
   /// Returns the dequantized values of each weight as views of one tensor. REQUIRES:
   /// are_adjacent().
   std::vector<at::Tensor> values() const {
-    const bool uses_custom_kernel = kernels::is_available(kernels::Kernel::kNf4, packed_) &&
-                                    weights_.front()->dtype_ != at::kDouble &&
-                                    std::ssize(weights_) <= kernels::kMaxNf4WeightsPerLaunch;
-    const at::Tensor all = uses_custom_kernel ? dequantize_fused() : dequantize_chunked();
+    const at::Tensor all = dequantize_chunked();
     std::vector<at::Tensor> result;
     int64_t first = 0;
     for (const Nf4Weight* weight : weights_) {
@@ -158,26 +183,6 @@ class Nf4Weight::AdjacentWeights {
   }
 
  private:
-  at::Tensor dequantize_fused() const {
-    static const at::Tensor values = make_nf4_codebook();
-    kernels::Nf4Weights blocks{.packed_indices = packed_,
-                               .absmax = absmax_,
-                               .nested_absmax = nested_absmax_,
-                               .nested_offset = nested_offset_,
-                               .absmax_codebook = extract_single_byte_table(weights_.front()->tables_.absmax),
-                               .values = values,
-                               .first_super_blocks = {}};
-    int64_t num_super_blocks = 0;
-    for (const Nf4Weight* weight : weights_) {
-      blocks.first_super_blocks.push_back(num_super_blocks);
-      num_super_blocks += weight->num_super_blocks();
-    }
-    at::Tensor result =
-        at::empty({num_super_blocks * kSuperBlockSize}, packed_.options().dtype(weights_.front()->dtype_));
-    kernels::nf4_dequantize(result, blocks);
-    return result;
-  }
-
   /// Dequantizes with ATen in chunks of about equal size.
   at::Tensor dequantize_chunked() const {
     const at::Tensor& table = weights_.front()->tables_.values;
@@ -239,17 +244,38 @@ class Nf4Weight::AdjacentWeights {
 };
 
 at::Tensor Nf4Weight::dequantize() const {
-  const at::NoGradGuard no_gradients;
-  const std::vector<const Nf4Weight*> weights{this};
-  const AdjacentWeights adjacent_weights(weights);
-  VLMTRAIN_CHECK(adjacent_weights.are_adjacent(), "the blocks of an NF4 weight must be adjacent");
-  return adjacent_weights.values().front();
+  return dequantize_group({this}).front();
+}
+
+bool Nf4Weight::has_dequantize_kernel() const {
+  return kernels::is_available(kernels::Kernel::kNf4, tensors_.packed) && dtype_ != at::kDouble;
+}
+
+void Nf4Weight::dequantize_into(const at::Tensor& result) const {
+  if (!dequantize_group_into({this}, {result})) result.copy_(dequantize());
 }
 
 std::vector<at::Tensor> Nf4Weight::dequantize_group(const std::vector<const Nf4Weight*>& weights) {
   const at::NoGradGuard no_gradients;
   const AdjacentWeights group(weights);
-  return group.are_adjacent() ? group.values() : std::vector<at::Tensor>();
+  if (!group.are_adjacent()) return {};
+  if (!group.has_kernel()) return group.values();
+  const Nf4Weight& first = *weights.front();
+  std::vector<int64_t> rows;
+  for (const Nf4Weight* weight : weights) rows.push_back(weight->sizes()[0]);
+  const auto results =
+      allocate_adjacent_tensors(rows, {first.sizes()[1]}, first.tensors_.packed.options().dtype(first.dtype_));
+  group.write_to(results);
+  return results;
+}
+
+bool Nf4Weight::dequantize_group_into(const std::vector<const Nf4Weight*>& weights,
+                                      const std::vector<at::Tensor>& results) {
+  const at::NoGradGuard no_gradients;
+  const AdjacentWeights group(weights);
+  if (!group.are_adjacent() || !group.has_kernel()) return false;
+  group.write_to(results);
+  return true;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Nf4Weight::state() const {

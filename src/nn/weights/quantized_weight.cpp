@@ -63,6 +63,10 @@ class Int8Weight : public QuantizedWeight {
   /// Rounds to fp16 first, as bitsandbytes' Int8Params does.
   void quantize(const at::Tensor& weight) override;
   at::Tensor dequantize() const override;
+  bool has_dequantize_kernel() const override {
+    return kernels::is_available(kernels::Kernel::kInt8, values_) && dtype_ != at::kDouble;
+  }
+  void dequantize_into(const at::Tensor& result) const override;
   std::vector<std::pair<std::string, at::Tensor>> state() const override;
   std::vector<at::Tensor> tensors() const override;
 
@@ -92,19 +96,23 @@ void Int8Weight::quantize(const at::Tensor& weight) {
 }
 
 at::Tensor Int8Weight::dequantize() const {
-  const at::NoGradGuard no_gradients;
-  const at::Tensor step = c10::scalar_to_tensor(kInt8DequantizeScale);
   at::Tensor result = at::empty(sizes(), values_.options().dtype(dtype_));
-  if (kernels::is_available(kernels::Kernel::kInt8, values_) && dtype_ != at::kDouble) {
+  dequantize_into(result);
+  return result;
+}
+
+void Int8Weight::dequantize_into(const at::Tensor& result) const {
+  const at::NoGradGuard no_gradients;
+  if (has_dequantize_kernel()) {
     kernels::int8_dequantize(result, values_, row_absmax_, kInt8DequantizeScale);
-    return result;
+    return;
   }
+  const at::Tensor step = c10::scalar_to_tensor(kInt8DequantizeScale);
   for (const auto& [first, count] : split_into_row_chunks(sizes())) {
     const at::Tensor scaled_values = values_.narrow(0, first, count) * row_absmax_.narrow(0, first, count).unsqueeze(1);
     at::Tensor chunk = result.narrow(0, first, count);
     at::mul_out(chunk, scaled_values, step);
   }
-  return result;
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Int8Weight::state() const {
@@ -193,14 +201,31 @@ std::vector<std::shared_ptr<QuantizedWeight>> Quantizer::make_weight_group(const
   throw InternalError("Quantizer requires a quantization");
 }
 
-std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights) {
+namespace {
+
+/// Returns the weights if all are in NF4, else an empty vector.
+std::vector<const Nf4Weight*> find_nf4_weights(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights) {
   std::vector<const Nf4Weight*> all;
   for (const auto& weight : weights) {
     const auto* const nf4_weight = dynamic_cast<const Nf4Weight*>(weight.get());
     if (nf4_weight == nullptr) return {};
     all.push_back(nf4_weight);
   }
-  return Nf4Weight::dequantize_group(all);
+  return all;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights) {
+  const auto nf4_weights = find_nf4_weights(weights);
+  return nf4_weights.empty() ? std::vector<at::Tensor>() : Nf4Weight::dequantize_group(nf4_weights);
+}
+
+void dequantize_group_into(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights,
+                           const std::vector<at::Tensor>& results) {
+  const auto nf4_weights = find_nf4_weights(weights);
+  if (!nf4_weights.empty() && Nf4Weight::dequantize_group_into(nf4_weights, results)) return;
+  for (size_t i = 0; i < weights.size(); ++i) weights[i]->dequantize_into(results[i]);
 }
 
 }  // namespace vlmtrain::nn

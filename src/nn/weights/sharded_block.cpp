@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "nn/round_up.h"
 #include "vlmtrain/base/error.h"
 
 namespace vlmtrain::nn {
@@ -18,10 +19,6 @@ using SectionKind = ShardedBlock::SectionKind;
 /// The alignment of sections and packed tensors in bytes, equal to that of the CUDA caching
 /// allocator.
 constexpr int64_t kByteAlignment = 512;
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 /// Returns the alignment of tensors in a section, in elements of its dtype.
 int64_t get_section_alignment(SectionKind kind) {

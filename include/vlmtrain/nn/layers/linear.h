@@ -99,6 +99,15 @@ struct ResidualBranch {
 
 struct LinearGroup;
 
+/// The columns of a MergedLinear's result.
+enum class OutputColumns : uint8_t {
+  kDense,  ///< the columns of each Linear follow those of the one before
+  /// Each Linear has align_width(out_features) columns (nn/weights/row_alignment.h), those beyond
+  /// out_features zero. For activations of which 0 is a fixed point, whose value another Linear
+  /// reads. With DoRA, too.
+  kAligned,
+};
+
 /// A group of Linears that share one input, such as q_proj, k_proj and v_proj, computed as one
 /// product. Each has its own name and parameters. The store's settings determine whether weights
 /// are quantized and whether adapters are added. Weights are adjacent in memory if possible. For
@@ -110,13 +119,15 @@ class MergedLinear {
   /// projections that end a residual branch. REQUIRES: one scope per entry of `out_features`, all
   /// of one store.
   MergedLinear(const std::vector<ParameterScope>& scopes, int64_t in_features, const std::vector<int64_t>& out_features,
-               bool bias, double initial_gain = 1);
+               bool bias, double initial_gain = 1, OutputColumns output_columns = OutputColumns::kDense);
   /// Does the same with the scopes `scope` / names[i].
   MergedLinear(const ParameterScope& scope, const std::vector<const char*>& names, int64_t in_features,
-               const std::vector<int64_t>& out_features, bool bias);
+               const std::vector<int64_t>& out_features, bool bias,
+               OutputColumns output_columns = OutputColumns::kDense);
 
-  /// Maps x [rows, in] to [rows, sum of out_features], the columns of each Linear in order. Adds
-  /// `residual` of that shape if it is defined. Records gradients.
+  /// Maps x [rows, in] to [rows, columns], the columns of each Linear in order (OutputColumns). x may
+  /// have align_width(in) columns, those beyond `in` zero. Adds `residual` of the result's shape if it
+  /// is defined. Records gradients.
   at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const;
 
   /// Returns the result and the first input of x; see ResidualBranch.
@@ -130,10 +141,11 @@ class MergedLinear {
 class Linear {
  public:
   /// See MergedLinear.
-  Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias, double initial_gain = 1)
-      : merged_linear_({scope}, in_features, {out_features}, bias, initial_gain) {}
+  Linear(const ParameterScope& scope, int64_t in_features, int64_t out_features, bool bias, double initial_gain = 1,
+         OutputColumns output_columns = OutputColumns::kDense)
+      : merged_linear_({scope}, in_features, {out_features}, bias, initial_gain, output_columns) {}
 
-  /// Maps x [rows, in] to [rows, out]. Adds `residual` of that shape if it is defined.
+  /// See MergedLinear.
   at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const {
     return merged_linear_(x, residual);
   }

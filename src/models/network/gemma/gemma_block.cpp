@@ -66,7 +66,7 @@ GemmaBlock::GemmaBlock(const nn::ParameterScope& scope, const GemmaBlockConfig& 
       qk_norm_(reads_shared_key_value_ ? std::nullopt : std::optional(make_head_norm<nn::QkNorm>(scope, config))),
       query_norm_(reads_shared_key_value_ ? std::optional(make_head_norm<nn::QueryNorm>(scope, config)) : std::nullopt),
       gate_up_proj_(scope / "mlp", {"gate_proj", "up_proj"}, config.model.hidden_size,
-                    {config.intermediate_size, config.intermediate_size}, /*bias=*/false),
+                    {config.intermediate_size, config.intermediate_size}, /*bias=*/false, nn::OutputColumns::kAligned),
       down_proj_(scope / "mlp" / "down_proj", config.intermediate_size, config.model.hidden_size, /*bias=*/false),
       before_attention_(scope / "input_layernorm", config.model.hidden_size, config.model.rms_norm_eps,
                         config.model.norm_gain),

@@ -1,0 +1,70 @@
+#include "nn/layers/group_weights.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "nn/adjacent_tensors.h"
+
+namespace vlmtrain::nn {
+
+namespace {
+
+using Member = LinearGroup::Member;
+
+std::vector<std::shared_ptr<const QuantizedWeight>> collect_quantized_weights(const LinearGroup& group) {
+  std::vector<std::shared_ptr<const QuantizedWeight>> weights;
+  for (const Member& member : group.members) {
+    if (member.weight.is_quantized()) weights.push_back(member.weight.quantized_weight());
+  }
+  return weights;
+}
+
+}  // namespace
+
+GroupWeights::GroupWeights(const LinearGroup& group, int64_t input_columns)
+    : group_(group), input_columns_(input_columns) {
+  const at::NoGradGuard no_gradients;
+  const auto quantized_weights = collect_quantized_weights(group);
+  if (quantized_weights.empty()) {
+    for (const Member& member : group.members) members_.push_back(member.weight.values().detach());
+  } else if (quantized_weights.size() == group.members.size()) {
+    if (std::ranges::all_of(quantized_weights, [](const auto& weight) { return weight->has_dequantize_kernel(); })) {
+      merged_ = dequantize_merged(group);
+      return;
+    }
+    members_ = group.members.size() == 1 ? std::vector{quantized_weights.front()->dequantize()}
+                                         : dequantize_group(quantized_weights);
+  }
+  const at::Tensor merged = view_adjacent_tensors(members_, group.column_alignment);
+  if (merged.defined()) merged_ = pad_columns(merged);
+}
+
+at::Tensor GroupWeights::member(size_t i) const {
+  const at::NoGradGuard no_gradients;
+  return pad_columns(members_.empty() ? group_.members[i].weight.values().detach() : members_[i]);
+}
+
+at::Tensor GroupWeights::dequantize_merged(const LinearGroup& group) const {
+  const at::Tensor matrix = at::empty({group.columns(), input_columns_}, group.options);
+  std::vector<at::Tensor> results;
+  for (const Member& member : group.members) {
+    results.push_back(matrix.narrow(0, member.first_column, member.columns).narrow(1, 0, group.in_features));
+  }
+  dequantize_group_into(collect_quantized_weights(group), results);
+  if (input_columns_ > group.in_features) {
+    matrix.narrow(1, group.in_features, input_columns_ - group.in_features).zero_();
+  }
+  group.zero_padding_columns(matrix.t());
+  return matrix;
+}
+
+at::Tensor GroupWeights::pad_columns(const at::Tensor& weight) const {
+  const int64_t padding = input_columns_ - weight.size(1);
+  return padding == 0 ? weight : at::constant_pad_nd(weight, {0, padding});
+}
+
+}  // namespace vlmtrain::nn

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "nn/layers/linear_group.h"
+
+namespace vlmtrain::nn {
+
+/// The weights of a LinearGroup in the form in which one matrix product reads them, without
+/// gradients. Holds dequantized weights and copies with columns of zeros for its lifetime.
+class GroupWeights {
+ public:
+  /// `input_columns`: columns of the group's input, in_features or more; those beyond are zero.
+  GroupWeights(const LinearGroup& group, int64_t input_columns);
+
+  /// Returns the weights of all members as one matrix [group.columns(), input_columns], zero in the
+  /// rows and columns that belong to no member; undefined if the products must be computed member by
+  /// member.
+  const at::Tensor& merged() const { return merged_; }
+
+  /// Returns the weight of member i, [member.columns, input_columns]. REQUIRES: merged() is
+  /// undefined.
+  at::Tensor member(size_t i) const;
+
+ private:
+  at::Tensor dequantize_merged(const LinearGroup& group) const;
+  at::Tensor pad_columns(const at::Tensor& weight) const;
+
+  const LinearGroup& group_;
+  int64_t input_columns_;
+  at::Tensor merged_;
+  std::vector<at::Tensor> members_;  // [member.columns, in_features]; empty: dequantized one at a time
+};
+
+}  // namespace vlmtrain::nn
