@@ -54,7 +54,7 @@ at::Tensor GroupWeights::dequantize_merged(const LinearGroup& group) const {
   for (const Member& member : group.members) {
     results.push_back(matrix.narrow(0, member.first_column, member.columns).narrow(1, 0, group.in_features));
   }
-  dequantize_group_into(collect_quantized_weights(group), results);
+  write_dequantized_group(collect_quantized_weights(group), results);
   if (input_columns_ > group.in_features) {
     matrix.narrow(1, group.in_features, input_columns_ - group.in_features).zero_();
   }

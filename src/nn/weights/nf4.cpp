@@ -141,14 +141,14 @@ class Nf4Weight::AdjacentWeights {
     return absmax_.defined() && packed_.defined() && nested_absmax_.defined() && nested_offset_.defined();
   }
 
-  /// Returns whether write_to() may be called.
+  /// Returns whether write_values() may be called.
   bool has_kernel() const {
     return weights_.front()->has_dequantize_kernel() && std::ssize(weights_) <= kernels::kMaxNf4WeightsPerLaunch;
   }
 
   /// Writes the values of weight i to results[i], rows of one matrix in ascending order, with the
   /// custom kernel. REQUIRES: are_adjacent(), has_kernel().
-  void write_to(const std::vector<at::Tensor>& results) const {
+  void write_values(const std::vector<at::Tensor>& results) const {
     static const at::Tensor values = make_nf4_codebook();
     kernels::Nf4Weights blocks{.packed_indices = packed_,
                                .absmax = absmax_,
@@ -251,8 +251,8 @@ bool Nf4Weight::has_dequantize_kernel() const {
   return kernels::is_available(kernels::Kernel::kNf4, tensors_.packed) && dtype_ != at::kDouble;
 }
 
-void Nf4Weight::dequantize_into(const at::Tensor& result) const {
-  if (!dequantize_group_into({this}, {result})) result.copy_(dequantize());
+void Nf4Weight::write_dequantized(const at::Tensor& result) const {
+  if (!write_dequantized_group({this}, {result})) result.copy_(dequantize());
 }
 
 std::vector<at::Tensor> Nf4Weight::dequantize_group(const std::vector<const Nf4Weight*>& weights) {
@@ -265,16 +265,16 @@ std::vector<at::Tensor> Nf4Weight::dequantize_group(const std::vector<const Nf4W
   for (const Nf4Weight* weight : weights) rows.push_back(weight->sizes()[0]);
   const auto results =
       allocate_adjacent_tensors(rows, {first.sizes()[1]}, first.tensors_.packed.options().dtype(first.dtype_));
-  group.write_to(results);
+  group.write_values(results);
   return results;
 }
 
-bool Nf4Weight::dequantize_group_into(const std::vector<const Nf4Weight*>& weights,
-                                      const std::vector<at::Tensor>& results) {
+bool Nf4Weight::write_dequantized_group(const std::vector<const Nf4Weight*>& weights,
+                                        const std::vector<at::Tensor>& results) {
   const at::NoGradGuard no_gradients;
   const AdjacentWeights group(weights);
   if (!group.are_adjacent() || !group.has_kernel()) return false;
-  group.write_to(results);
+  group.write_values(results);
   return true;
 }
 

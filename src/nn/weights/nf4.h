@@ -35,15 +35,15 @@ class Nf4Weight : public QuantizedWeight {
 
   /// Implements nn::dequantize_group() for NF4 weights.
   static std::vector<at::Tensor> dequantize_group(const std::vector<const Nf4Weight*>& weights);
-  /// Implements nn::dequantize_group_into() with one launch. Returns false and does nothing without a
+  /// Implements nn::write_dequantized_group() with one launch. Returns false and does nothing without a
   /// custom kernel, or if the weights are not adjacent.
-  static bool dequantize_group_into(const std::vector<const Nf4Weight*>& weights,
-                                    const std::vector<at::Tensor>& results);
+  static bool write_dequantized_group(const std::vector<const Nf4Weight*>& weights,
+                                      const std::vector<at::Tensor>& results);
 
   void quantize(const at::Tensor& weight) override;
   at::Tensor dequantize() const override;
   bool has_dequantize_kernel() const override;
-  void dequantize_into(const at::Tensor& result) const override;
+  void write_dequantized(const at::Tensor& result) const override;
   std::vector<std::pair<std::string, at::Tensor>> state() const override;
   std::vector<at::Tensor> tensors() const override;
 

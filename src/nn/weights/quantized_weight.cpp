@@ -66,7 +66,7 @@ class Int8Weight : public QuantizedWeight {
   bool has_dequantize_kernel() const override {
     return kernels::is_available(kernels::Kernel::kInt8, values_) && dtype_ != at::kDouble;
   }
-  void dequantize_into(const at::Tensor& result) const override;
+  void write_dequantized(const at::Tensor& result) const override;
   std::vector<std::pair<std::string, at::Tensor>> state() const override;
   std::vector<at::Tensor> tensors() const override;
 
@@ -97,11 +97,11 @@ void Int8Weight::quantize(const at::Tensor& weight) {
 
 at::Tensor Int8Weight::dequantize() const {
   at::Tensor result = at::empty(sizes(), values_.options().dtype(dtype_));
-  dequantize_into(result);
+  write_dequantized(result);
   return result;
 }
 
-void Int8Weight::dequantize_into(const at::Tensor& result) const {
+void Int8Weight::write_dequantized(const at::Tensor& result) const {
   const at::NoGradGuard no_gradients;
   if (has_dequantize_kernel()) {
     kernels::int8_dequantize(result, values_, row_absmax_, kInt8DequantizeScale);
@@ -221,11 +221,11 @@ std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const
   return nf4_weights.empty() ? std::vector<at::Tensor>() : Nf4Weight::dequantize_group(nf4_weights);
 }
 
-void dequantize_group_into(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights,
-                           const std::vector<at::Tensor>& results) {
+void write_dequantized_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights,
+                             const std::vector<at::Tensor>& results) {
   const auto nf4_weights = find_nf4_weights(weights);
-  if (!nf4_weights.empty() && Nf4Weight::dequantize_group_into(nf4_weights, results)) return;
-  for (size_t i = 0; i < weights.size(); ++i) weights[i]->dequantize_into(results[i]);
+  if (!nf4_weights.empty() && Nf4Weight::write_dequantized_group(nf4_weights, results)) return;
+  for (size_t i = 0; i < weights.size(); ++i) weights[i]->write_dequantized(results[i]);
 }
 
 }  // namespace vlmtrain::nn

@@ -57,12 +57,12 @@ class QuantizedWeight {
   /// Returns a new tensor [out, in] in the dtype of the model. Computes in fp32 and rounds once.
   /// Works in chunks that need at most about 130 MB in addition to the result.
   virtual at::Tensor dequantize() const = 0;
-  /// Returns whether a custom kernel dequantizes the weight, so that dequantize_into() is as fast as
+  /// Returns whether a custom kernel dequantizes the weight, so that write_dequantized() is as fast as
   /// dequantize().
   virtual bool has_dequantize_kernel() const = 0;
   /// Writes the values of dequantize() to `result` [out, in], whose rows are dense and may be further
   /// apart.
-  virtual void dequantize_into(const at::Tensor& result) const = 0;
+  virtual void write_dequantized(const at::Tensor& result) const = 0;
 
   /// Returns the stored tensors by the names of bitsandbytes.
   /// NF4: `weight` uint8 [⌈out · in / 2⌉, 1], two values per byte, the first in the high bits;
@@ -87,10 +87,10 @@ class QuantizedWeight {
 /// weights that are not consecutive members of one Quantizer::make_weight_group().
 std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights);
 
-/// Writes weight i to `results[i]`, rows of one matrix in ascending order, like dequantize_into(), in
+/// Writes weight i to `results[i]`, rows of one matrix in ascending order, like write_dequantized(), in
 /// as few launches as possible.
-void dequantize_group_into(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights,
-                           const std::vector<at::Tensor>& results);
+void write_dequantized_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights,
+                             const std::vector<at::Tensor>& results);
 
 /// A factory of quantized weights that share the lookup tables of one model.
 class Quantizer {
