@@ -14,6 +14,12 @@ namespace vlmtrain::nn {
 std::vector<at::Tensor> allocate_adjacent_tensors(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
                                                   const at::TensorOptions& options, int64_t row_alignment = 1);
 
+/// Returns the same for matrices [rows[i], columns], in `row_stride` columns of which the last are
+/// zero. REQUIRES: row_stride >= columns.
+std::vector<at::Tensor> allocate_adjacent_matrices(const std::vector<int64_t>& rows, int64_t columns,
+                                                   int64_t row_stride, const at::TensorOptions& options,
+                                                   int64_t row_alignment);
+
 /// Returns adjacent tensors concatenated along the first dimension, as a view without gradients.
 /// With `row_alignment`, the view has the rows between the tensors and after the last one, as
 /// allocate_adjacent_tensors() placed them. Returns an undefined tensor if `tensors` is empty or they

@@ -33,7 +33,7 @@ GroupWeights::GroupWeights(const LinearGroup& group, int64_t input_columns)
     for (const Member& member : group.members) members_.push_back(member.weight.values().detach());
   } else if (quantized_weights.size() == group.members.size()) {
     if (std::ranges::all_of(quantized_weights, [](const auto& weight) { return weight->has_dequantize_kernel(); })) {
-      merged_ = dequantize_merged(group);
+      merged_ = dequantize_merged();
       return;
     }
     members_ = group.members.size() == 1 ? std::vector{quantized_weights.front()->dequantize()}
@@ -48,23 +48,25 @@ at::Tensor GroupWeights::member(size_t i) const {
   return pad_columns(members_.empty() ? group_.members[i].weight.values().detach() : members_[i]);
 }
 
-at::Tensor GroupWeights::dequantize_merged(const LinearGroup& group) const {
-  const at::Tensor matrix = at::empty({group.columns(), input_columns_}, group.options);
+at::Tensor GroupWeights::dequantize_merged() const {
+  const int64_t in_features = group_.in_features;
+  const at::Tensor matrix = at::empty({group_.columns(), input_columns_}, group_.options);
   std::vector<at::Tensor> results;
-  for (const Member& member : group.members) {
-    results.push_back(matrix.narrow(0, member.first_column, member.columns).narrow(1, 0, group.in_features));
+  for (const Member& member : group_.members) {
+    results.push_back(matrix.narrow(0, member.first_column, member.columns).narrow(1, 0, in_features));
   }
-  write_dequantized_group(collect_quantized_weights(group), results);
-  if (input_columns_ > group.in_features) {
-    matrix.narrow(1, group.in_features, input_columns_ - group.in_features).zero_();
-  }
-  group.zero_padding_columns(matrix.t());
+  write_dequantized_group(collect_quantized_weights(group_), results);
+  if (input_columns_ > in_features) matrix.narrow(1, in_features, input_columns_ - in_features).zero_();
+  group_.zero_padding_columns(matrix.t());  // a row of the matrix belongs to a column of the result
   return matrix;
 }
 
 at::Tensor GroupWeights::pad_columns(const at::Tensor& weight) const {
   const int64_t padding = input_columns_ - weight.size(1);
-  return padding == 0 ? weight : at::constant_pad_nd(weight, {0, padding});
+  if (padding == 0) return weight;
+  // Only allocate_adjacent_matrices() makes such strides, with columns of zeros.
+  if (weight.stride(0) == input_columns_) return weight.as_strided({weight.size(0), input_columns_}, weight.strides());
+  return at::constant_pad_nd(weight, {0, padding});
 }
 
 }  // namespace vlmtrain::nn

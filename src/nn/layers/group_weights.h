@@ -27,7 +27,7 @@ class GroupWeights {
   at::Tensor member(size_t i) const;
 
  private:
-  at::Tensor dequantize_merged(const LinearGroup& group) const;
+  at::Tensor dequantize_merged() const;
   at::Tensor pad_columns(const at::Tensor& weight) const;
 
   const LinearGroup& group_;

@@ -128,9 +128,19 @@ std::vector<ParameterScope> make_linear_scopes(const ParameterScope& scope, cons
   return scopes;
 }
 
+/// Returns whether the weights of these Linears are never trained and not sharded, so that their
+/// rows may be padded.
+bool can_pad_weights(const std::vector<ParameterScope>& scopes) {
+  const ParameterStore& store = scopes.front().store();
+  return store.lora() && store.shard().covers_all() && std::ranges::none_of(scopes, [&](const ParameterScope& scope) {
+           return store.lora()->matches_modules_to_save(scope.path() + ".weight");
+         });
+}
+
 /// Returns adjacent storage for the weights if all of them or none are quantized; else empty
-/// entries, for separate storage. Quantized weights with DoRA get separate storage, too: each is
-/// dequantized alone, which takes fewer launches if its own tensors are adjacent.
+/// entries, for separate storage. Frozen weights have aligned rows. Quantized weights with DoRA get
+/// separate storage, too: each is dequantized alone, which takes fewer launches if its own tensors
+/// are adjacent.
 std::vector<WeightStorage> allocate_weight_storages(const std::vector<ParameterScope>& scopes, int64_t in_features,
                                                     const std::vector<int64_t>& out_features, int64_t column_alignment,
                                                     bool uses_dora) {
@@ -141,7 +151,9 @@ std::vector<WeightStorage> allocate_weight_storages(const std::vector<ParameterS
     const auto quantized_weights = store.allocate_quantized_weights(out_features, in_features);
     for (size_t i = 0; i < weight_storages.size(); ++i) weight_storages[i].quantized_weight = quantized_weights[i];
   } else if (std::ranges::none_of(scopes, &ParameterScope::should_quantize_linear_weight)) {
-    const auto tensors = allocate_adjacent_tensors(out_features, {in_features}, store.options(), column_alignment);
+    const int64_t row_stride = can_pad_weights(scopes) ? align_width(in_features, store.options()) : in_features;
+    const auto tensors =
+        allocate_adjacent_matrices(out_features, in_features, row_stride, store.options(), column_alignment);
     for (size_t i = 0; i < weight_storages.size(); ++i) weight_storages[i].tensor = tensors[i];
   }
   return weight_storages;

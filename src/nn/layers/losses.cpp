@@ -77,7 +77,7 @@ struct ChunkLoss {
 
 ChunkLoss compute_chunk_loss_aten(const at::Tensor& logits, const ChunkLossArgs& args) {
   at::Tensor scores = logits.to(at::kFloat).contiguous();  // log_softmax_in_place() needs dense rows
-  at::Tensor tanh;  // of logits / cap, saved for the gradient
+  at::Tensor tanh;                                         // of logits / cap, saved for the gradient
   if (args.logit_soft_cap > 0) {
     scores.div_(args.logit_soft_cap).tanh_();
     if (args.needs_gradient) {

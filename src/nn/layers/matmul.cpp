@@ -75,7 +75,7 @@ at::Tensor matmul_transposed(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_cuda() || a.size(0) < kMinOneDnnRows) return at::mm(a, b.t());
   switch (select_matmul_backend(a.scalar_type())) {
     case MatmulBackend::kOneDnn:
-      return onednn_matmul(a, b);
+      return onednn_matmul(make_dense(a), make_dense(b));
     case MatmulBackend::kFp32:
       return matmul_transposed(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
     case MatmulBackend::kAten:

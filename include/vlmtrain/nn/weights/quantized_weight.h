@@ -57,8 +57,8 @@ class QuantizedWeight {
   /// Returns a new tensor [out, in] in the dtype of the model. Computes in fp32 and rounds once.
   /// Works in chunks that need at most about 130 MB in addition to the result.
   virtual at::Tensor dequantize() const = 0;
-  /// Returns whether a custom kernel dequantizes the weight, so that write_dequantized() is as fast as
-  /// dequantize().
+  /// Returns whether a custom kernel dequantizes the weight. Without one, write_dequantized() may take
+  /// a copy more than dequantize().
   virtual bool has_dequantize_kernel() const = 0;
   /// Writes the values of dequantize() to `result` [out, in], whose rows are dense and may be further
   /// apart.
@@ -83,12 +83,13 @@ class QuantizedWeight {
 
 /// Dequantizes several weights at once; the result is bit-identical to dequantize() of each.
 /// Returns views of one new tensor. They are adjacent in memory with a custom kernel, or if every
-/// weight except the last has a multiple of 16,384 values. Returns an empty vector for formats other than NF4, and for
-/// weights that are not consecutive members of one Quantizer::make_weight_group().
+/// weight except the last has a multiple of 16,384 values. Returns an empty vector for formats other
+/// than NF4, and for weights that are not consecutive members of one
+/// Quantizer::make_weight_group().
 std::vector<at::Tensor> dequantize_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights);
 
-/// Writes weight i to `results[i]`, rows of one matrix in ascending order, like write_dequantized(), in
-/// as few launches as possible.
+/// Writes weight i to `results[i]`, rows of one matrix in ascending order, like write_dequantized(),
+/// in as few launches as possible.
 void write_dequantized_group(const std::vector<std::shared_ptr<const QuantizedWeight>>& weights,
                              const std::vector<at::Tensor>& results);
 

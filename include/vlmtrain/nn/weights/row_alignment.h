@@ -7,9 +7,8 @@
 
 namespace vlmtrain::nn {
 
-// cuBLAS needs matrices whose rows begin at multiples of 16 bytes for its fast kernels; on an H200,
-// others take 2.8 times as long (docs/benchmarks/speed.md). Matrices of other widths therefore get
-// columns of zeros at the end.
+// cuBLAS has fast kernels only for matrices whose rows begin at multiples of 16 bytes
+// (docs/explanation/kernels.md). Matrices of other widths get columns of zeros at the end.
 
 /// Returns the number of columns of a matrix with `width` columns and zeros at the end: the smallest
 /// number, at least `width`, whose rows have a multiple of 16 bytes on CUDA; `width` on other
