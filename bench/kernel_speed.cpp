@@ -217,6 +217,7 @@ void benchmark_dequantization(const KernelBenchmark& benchmark) {
                                    .nested_offset = at::rand({1}, fp32),
                                    .absmax_codebook = at::rand({256}, fp32),
                                    .values = at::randn({16}),
+                                   .columns = kHidden,
                                    .weights = {{0, 0, kIntermediate}}};
   benchmark.run("nf4", count / 2 + kBf16 * count, [&] { kernels::nf4_dequantize(matrix, blocks); });
   const at::Tensor values = at::randint(-127, 128, {kIntermediate, kHidden}, bytes.dtype(at::kChar));

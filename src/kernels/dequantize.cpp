@@ -1,6 +1,7 @@
 #include "vlmtrain/kernels/dequantize.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 
@@ -28,7 +29,8 @@ void nf4_dequantize(const at::Tensor& result, const Nf4Weights& blocks) {
                          .nested_offset = blocks.nested_offset.const_data_ptr<float>(),
                          .absmax_codes = blocks.absmax_codebook.const_data_ptr<float>(),
                          .code_stride = blocks.absmax_codebook.stride(0),
-                         .columns = result.size(1),
+                         .columns = blocks.columns,
+                         .result_columns = result.size(1),
                          .result_stride = result.stride(0),
                          .result = result.mutable_data_ptr(),
                          .values = {},
@@ -61,6 +63,7 @@ void int8_dequantize(const at::Tensor& result, const at::Tensor& values, const a
                                                       .values = values.const_data_ptr<int8_t>(),
                                                       .row_absmax = row_absmax.const_data_ptr<float>(),
                                                       .step = static_cast<float>(step),
+                                                      .result_columns = result.size(1),
                                                       .result_stride = result.stride(0),
                                                       .result = result.mutable_data_ptr()});
 }
@@ -83,7 +86,8 @@ void nf4_dequantize(const at::Tensor& result, const Nf4Weights& blocks) {
   const at::Tensor values =
       blocks.values.to(bytes.device()).index_select(0, indices).view({-1, kNf4BlockSize}).mul_(absmax.view({-1, 1}));
   for (const Nf4Weights::Weight& weight : blocks.weights) {
-    const at::Tensor rows = result.narrow(0, weight.first_row, weight.rows);
+    const at::Tensor padded_rows = result.narrow(0, weight.first_row, weight.rows).zero_();
+    const at::Tensor rows = padded_rows.narrow(1, 0, blocks.columns);
     rows.copy_(
         values.view(-1).narrow(0, weight.first_super_block * kNf4SuperBlockSize, rows.numel()).view(rows.sizes()));
   }
@@ -107,11 +111,12 @@ std::vector<ComparedTensors> test_nf4(RandomInputs& inputs, const KernelTestSize
                             .nested_offset = inputs.make_fp32_tensor({2}),
                             .absmax_codebook = inputs.make_fp32_tensor({256}),
                             .values = inputs.make_fp32_tensor({16}).to(at::kCPU),
+                            .columns = columns,
                             .weights = {{0, 1, rows[0]}, {2, rows[0] + 4, rows[1]}}};
-    // Nothing is written between the weights or beyond the columns.
+    // Nothing is written between the weights. The last columns are zero.
     const at::Tensor actual = inputs.make_tensor({rows[0] + rows[1] + 5, columns + 8}), expected = actual.clone();
-    nf4_dequantize(actual.narrow(1, 0, columns), blocks);
-    reference::nf4_dequantize(expected.narrow(1, 0, columns), blocks);
+    nf4_dequantize(actual, blocks);
+    reference::nf4_dequantize(expected, blocks);
     compared_tensors.push_back({actual, expected});
   }
   return compared_tensors;
@@ -124,9 +129,10 @@ std::vector<ComparedTensors> test_int8(RandomInputs& inputs, const KernelTestSiz
     const at::Tensor values = inputs.make_fp32_tensor({sizes.rows, columns}).mul_(60).to(at::kChar),
                      absmax = inputs.make_fp32_tensor({sizes.rows});
     for (const int64_t padding : {0, 8}) {
-      const at::Tensor actual = inputs.make_tensor({sizes.rows, columns + padding}).narrow(1, 0, columns);
+      const at::Tensor actual = inputs.make_tensor({sizes.rows, columns + padding});
       int8_dequantize(actual, values, absmax, kInt8Step);
-      compared_tensors.push_back({actual, reference::int8_dequantize(values, absmax, kInt8Step, actual.scalar_type())});
+      const at::Tensor expected = reference::int8_dequantize(values, absmax, kInt8Step, actual.scalar_type());
+      compared_tensors.push_back({actual, at::constant_pad_nd(expected, {0, padding})});
     }
   }
   return compared_tensors;

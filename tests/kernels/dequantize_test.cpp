@@ -17,13 +17,14 @@ class DequantizeKernels : public EmulatedKernelTest {
 
   static at::Tensor random_bytes(int64_t count) { return at::randint(256, {count}, at::kByte); }
 
-  static Nf4Weights make_blocks(int64_t super_blocks, std::vector<Nf4Weights::Weight> weights) {
+  static Nf4Weights make_blocks(int64_t super_blocks, int64_t columns, std::vector<Nf4Weights::Weight> weights) {
     return {.packed_indices = random_bytes(super_blocks * kNf4SuperBlockSize / 2),
             .absmax = random_bytes(super_blocks * kNf4NestedBlockSize),
             .nested_absmax = at::rand({super_blocks}),
             .nested_offset = at::rand({std::ssize(weights)}),
             .absmax_codebook = at::randn({256}),
             .values = at::randn({16}),
+            .columns = columns,
             .weights = std::move(weights)};
   }
 };
@@ -35,11 +36,11 @@ TEST_P(DequantizeKernels, Nf4MatchesAtenBitExactly) {
       for (const auto& places : {std::vector<Nf4Weights::Weight>{{0, 0, 5 * full_rows}},
                                  {{0, 0, full_rows}, {1, full_rows, 3 * full_rows}, {4, 4 * full_rows, full_rows}},
                                  {{0, 2, 1}, {1, 5, full_rows - 1}, {2, full_rows + 4, 7}, {3, 300, 1}, {4, 303, 2}}}) {
-        const Nf4Weights weights = make_blocks(5, places);
+        const Nf4Weights weights = make_blocks(5, columns, places);
         for (const int64_t padding : {0, 8, 3}) {
           const at::Tensor actual = at::randn({5 * full_rows, columns + padding}).to(dtype), expected = actual.clone();
-          nf4_dequantize(actual.narrow(1, 0, columns), weights);
-          reference::nf4_dequantize(expected.narrow(1, 0, columns), weights);
+          nf4_dequantize(actual, weights);
+          reference::nf4_dequantize(expected, weights);
           EXPECT_TRUE(at::equal(actual, expected)) << dtype << " " << columns << " + " << padding;
         }
       }
@@ -51,13 +52,15 @@ TEST_P(DequantizeKernels, Int8MatchesAtenBitExactly) {
   for (const auto dtype : kTypes) {
     for (const int64_t columns : kOddColumns) {
       const at::Tensor values = at::randint(-127, 128, {3, columns}, at::kChar), absmax = at::rand({3});
+      const at::Tensor expected = reference::int8_dequantize(values, absmax, 1.0 / 127, dtype);
       for (const int64_t padding : {0, 16, 3}) {
-        const at::Tensor actual = at::randn({3, columns + padding}).to(dtype), padding_before = actual.clone();
-        int8_dequantize(actual.narrow(1, 0, columns), values, absmax, 1.0 / 127);
-        EXPECT_TRUE(
-            at::equal(actual.narrow(1, 0, columns), reference::int8_dequantize(values, absmax, 1.0 / 127, dtype)))
+        // The last column of the tensor is not part of the result.
+        const at::Tensor all = at::ones({3, columns + padding + 1}, dtype);
+        const at::Tensor actual = all.narrow(1, 0, columns + padding);
+        int8_dequantize(actual, values, absmax, 1.0 / 127);
+        EXPECT_TRUE(at::equal(actual, at::constant_pad_nd(expected, {0, padding})))
             << dtype << " " << columns << " + " << padding;
-        EXPECT_TRUE(at::equal(actual.narrow(1, columns, padding), padding_before.narrow(1, columns, padding)));
+        EXPECT_TRUE(at::equal(all.select(1, columns + padding), at::ones({3}, dtype)));
       }
     }
   }
@@ -66,7 +69,7 @@ TEST_P(DequantizeKernels, Int8MatchesAtenBitExactly) {
 TEST_P(DequantizeKernels, HandleIndicesBeyond32Bits) {
   constexpr int64_t kSuperBlocks = (int64_t{1} << 31) / kNf4SuperBlockSize + 1;
   constexpr int64_t kColumns = 4096, kSuperBlockRows = kNf4SuperBlockSize / kColumns;
-  const Nf4Weights small = make_blocks(1, {{0, 0, kSuperBlockRows}});
+  const Nf4Weights small = make_blocks(1, kColumns, {{0, 0, kSuperBlockRows}});
   const auto embed_at_end = [](const at::Tensor& tail, int64_t count) {
     const at::Tensor padded = reserve_tensor({count}, tail.scalar_type());
     padded.narrow(0, count - tail.numel(), tail.numel()).copy_(tail);

@@ -24,18 +24,19 @@ struct Nf4Weights {
   at::Tensor nested_offset;     ///< fp32 [weights]: added to the absmax of a weight's blocks
   at::Tensor absmax_codebook;   ///< fp32 [256]: values of the absmax codes; may be strided
   at::Tensor values;            ///< fp32 [16] on the CPU: values of the indices, passed as a kernel argument
+  int64_t columns;              ///< of all weights
   std::vector<Weight> weights;  ///< at most kMaxNf4WeightsPerLaunch, ascending
 };
 
-/// Writes the values of all weights to `result` `[rows, columns]`, fp32, bf16 or fp16, whose rows are
-/// dense and may be further apart. Rows that belong to no weight are not written. The result is
-/// bit-identical to ATen's. Throws InternalError for no weight or too many, or for a weight of 2³¹
-/// values or more. REQUIRES: is_available(kNf4, packed_indices).
+/// Writes the values of all weights to `result` `[rows, columns or more]`, fp32, bf16 or fp16, whose
+/// rows are dense and may be further apart. Columns beyond those of the weights are set to zero. Rows
+/// that belong to no weight are not written. The result is bit-identical to ATen's. Throws InternalError for no weight
+/// or too many, or for a weight of 2³¹ values or more. REQUIRES: is_available(kNf4, packed_indices).
 void nf4_dequantize(const at::Tensor& result, const Nf4Weights& blocks);
 
 /// Writes (values · row_absmax) · step to `result`. values: int8 `[rows, columns]`. row_absmax:
-/// fp32 `[rows]`. step: 1/127 for LLM.int8. result: `[rows, columns]`, fp32, bf16 or fp16, whose
-/// rows are dense and may be further apart. REQUIRES: is_available(kInt8, values).
+/// fp32 `[rows]`. step: 1/127 for LLM.int8. result: `[rows, columns or more]`, fp32, bf16 or
+/// fp16, as of nf4_dequantize(). REQUIRES: is_available(kInt8, values).
 void int8_dequantize(const at::Tensor& result, const at::Tensor& values, const at::Tensor& row_absmax, double step);
 
 namespace reference {

@@ -212,8 +212,9 @@ struct Nf4DequantizeArgs {
   const float* absmax_codes;                           ///< [256]: values of the codes
   int64_t code_stride;                                 ///< elements between codes
   int64_t columns;                                     ///< of the weights
+  int64_t result_columns;                              ///< those beyond `columns` are set to zero
   int64_t result_stride;                               ///< elements between rows of the result
-  void* result;                                        ///< [rows of the weights, columns]
+  void* result;                                        ///< [rows of the weights, result_columns]
   float values[16];                                    ///< values of the indices
   int num_weights;                                     ///< at most kMaxNf4WeightsPerLaunch
   int64_t first_super_block[kMaxNf4WeightsPerLaunch];  ///< of each weight, ascending
@@ -229,8 +230,9 @@ struct Int8DequantizeArgs {
   const int8_t* values;     ///< [rows, columns]
   const float* row_absmax;  ///< [rows]
   float step;
-  int64_t result_stride;  ///< elements between rows of the result
-  void* result;           ///< [rows, columns]
+  int64_t result_columns;  ///< those beyond `columns` are set to zero
+  int64_t result_stride;   ///< elements between rows of the result
+  void* result;            ///< [rows, result_columns]
 };
 
 inline constexpr int64_t kMomentBlockSize = 256;  ///< elements per absmax of 8-bit moments, as in bitsandbytes

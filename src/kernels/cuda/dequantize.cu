@@ -6,6 +6,13 @@ namespace {
 
 constexpr unsigned kThreadsPerBlock = 256;  // divides the threads per multiprocessor of every architecture
 
+/// Sets the elements of a row beyond the columns of a weight to zero. Called by the thread that
+/// writes the last of these columns.
+template <class T, class Args>
+__device__ __forceinline__ void zero_padding(T* row, const Args& args) {
+  for (int64_t column = args.columns; column < args.result_columns; ++column) row[column] = from_float<T>(0);
+}
+
 /// blockIdx.x is the row, and blockIdx.y a range of its columns. Each thread processes one pack.
 template <class T, int kPackSize>
 __global__ void int8_kernel(const __grid_constant__ Int8DequantizeArgs args) {
@@ -18,7 +25,9 @@ __global__ void int8_kernel(const __grid_constant__ Int8DequantizeArgs args) {
   for (int i = 0; i < kPackSize; ++i) {
     result.values[i] = from_float<T>(__fmul_rn(__fmul_rn(static_cast<float>(packed.values[i]), absmax), args.step));
   }
-  store<kPackSize>(static_cast<T*>(args.result) + int64_t{blockIdx.x} * args.result_stride + column, result);
+  T* const row = static_cast<T*>(args.result) + int64_t{blockIdx.x} * args.result_stride;
+  store<kPackSize>(row + column, result);
+  if (column + kPackSize == args.columns) zero_padding(row, args);
 }
 
 template <class T, int kPackSize>
@@ -89,8 +98,10 @@ __global__ void nf4_kernel(const __grid_constant__ Nf4DequantizeArgs args) {
     if (pack_index >= elements) return;
     Pack<T, kPackSize> pack;
     for (int i = 0; i < kPackSize; ++i) pack.values[i] = values[offset + i];
-    const uint32_t row = pack_index / columns;
-    store<kPackSize>(result + int64_t{row} * args.result_stride + (pack_index - row * columns), pack);
+    const uint32_t row_index = pack_index / columns, column = pack_index - row_index * columns;
+    T* const row = result + int64_t{row_index} * args.result_stride;
+    store<kPackSize>(row + column, pack);
+    if (column + kPackSize == columns) zero_padding(row, args);
   }
 }
 

@@ -49,14 +49,12 @@ at::Tensor GroupWeights::member(size_t i) const {
 }
 
 at::Tensor GroupWeights::dequantize_merged() const {
-  const int64_t in_features = group_.in_features;
   const at::Tensor matrix = at::empty({group_.columns(), input_columns_}, group_.options);
   std::vector<at::Tensor> results;
   for (const Member& member : group_.members) {
-    results.push_back(matrix.narrow(0, member.first_column, member.columns).narrow(1, 0, in_features));
+    results.push_back(matrix.narrow(0, member.first_column, member.columns));
   }
   write_dequantized_group(collect_quantized_weights(group_), results);
-  if (input_columns_ > in_features) matrix.narrow(1, in_features, input_columns_ - in_features).zero_();
   group_.zero_padding_columns(matrix.t());  // a row of the matrix belongs to a column of the result
   return matrix;
 }

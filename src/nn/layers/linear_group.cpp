@@ -176,6 +176,14 @@ bool LinearGroup::has_padding_columns() const {
 }
 
 void LinearGroup::zero_padding_columns(const at::Tensor& rows) const {
+  if (!has_padding_columns()) return;
+  const int64_t width = members.front().columns;
+  if (std::ranges::all_of(members, [&](const Member& member) { return member.columns == width; })) {
+    // One launch for all members.
+    const int64_t padded_width = round_up(width, column_alignment);
+    rows.unflatten(1, {std::ssize(members), padded_width}).narrow(2, width, padded_width - width).zero_();
+    return;
+  }
   for (size_t i = 0; i < members.size(); ++i) {
     const int64_t end = members[i].first_column + members[i].columns;
     const int64_t padding = (i + 1 < members.size() ? members[i + 1].first_column : columns()) - end;

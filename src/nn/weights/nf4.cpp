@@ -156,6 +156,7 @@ class Nf4Weight::AdjacentWeights {
                                .nested_offset = nested_offset_,
                                .absmax_codebook = extract_single_byte_table(weights_.front()->tables_.absmax),
                                .values = values,
+                               .columns = weights_.front()->sizes()[1],
                                .weights = {}};
     const at::Tensor& first = results.front();
     int64_t num_super_blocks = 0, end_row = 0;
@@ -252,7 +253,11 @@ bool Nf4Weight::has_dequantize_kernel() const {
 }
 
 void Nf4Weight::write_dequantized(const at::Tensor& result) const {
-  if (!write_dequantized_group({this}, {result})) result.copy_(dequantize());
+  if (write_dequantized_group({this}, {result})) return;
+  const at::NoGradGuard no_gradients;
+  const int64_t columns = sizes()[1];
+  result.narrow(1, 0, columns).copy_(dequantize());
+  result.narrow(1, columns, result.size(1) - columns).zero_();
 }
 
 std::vector<at::Tensor> Nf4Weight::dequantize_group(const std::vector<const Nf4Weight*>& weights) {

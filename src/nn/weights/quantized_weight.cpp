@@ -110,9 +110,10 @@ void Int8Weight::write_dequantized(const at::Tensor& result) const {
   const at::Tensor step = c10::scalar_to_tensor(kInt8DequantizeScale);
   for (const auto& [first, count] : split_into_row_chunks(sizes())) {
     const at::Tensor scaled_values = values_.narrow(0, first, count) * row_absmax_.narrow(0, first, count).unsqueeze(1);
-    at::Tensor chunk = result.narrow(0, first, count);
+    at::Tensor chunk = result.narrow(0, first, count).narrow(1, 0, sizes()[1]);
     at::mul_out(chunk, scaled_values, step);
   }
+  result.narrow(1, sizes()[1], result.size(1) - sizes()[1]).zero_();
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Int8Weight::state() const {

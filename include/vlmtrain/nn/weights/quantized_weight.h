@@ -60,8 +60,8 @@ class QuantizedWeight {
   /// Returns whether a custom kernel dequantizes the weight. Without one, write_dequantized() may take
   /// a copy more than dequantize().
   virtual bool has_dequantize_kernel() const = 0;
-  /// Writes the values of dequantize() to `result` [out, in], whose rows are dense and may be further
-  /// apart.
+  /// Writes the values of dequantize() to `result` [out, in or more columns], whose rows are dense and
+  /// may be further apart. The other columns are set to zero.
   virtual void write_dequantized(const at::Tensor& result) const = 0;
 
   /// Returns the stored tensors by the names of bitsandbytes.
