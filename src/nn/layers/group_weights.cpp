@@ -49,7 +49,7 @@ at::Tensor GroupWeights::member(size_t i) const {
 }
 
 at::Tensor GroupWeights::dequantize_merged() const {
-  const at::Tensor matrix = at::empty({group_.columns(), input_columns_}, group_.options);
+  at::Tensor matrix = at::empty({group_.columns(), input_columns_}, group_.options);
   std::vector<at::Tensor> results;
   for (const Member& member : group_.members) {
     results.push_back(matrix.narrow(0, member.first_column, member.columns));

@@ -90,7 +90,7 @@ at::Tensor make_padded_lora_a(const LoraAdapter& adapter, int64_t columns) {
 }
 
 at::Tensor make_aligned_lora_b(const LoraAdapter& adapter) {
-  const at::Tensor b = adapter.b().detach();
+  at::Tensor b = adapter.b().detach();
   if (align_width(b.size(1), b.options()) == b.size(1)) return b;
   return allocate_aligned_rows(b.size(0), b.size(1), b.options()).copy_(b);
 }

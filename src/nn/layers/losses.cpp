@@ -150,7 +150,7 @@ at::Tensor multiply_weights(const at::Tensor& left, const at::Tensor& right) {
 at::Tensor compute_logits(const at::Tensor& hidden, const at::Tensor& weight) {
   const int64_t vocabulary = weight.size(0);
   if (align_width(vocabulary, hidden.options()) == vocabulary) return matmul_transposed(hidden, weight);
-  const at::Tensor logits = allocate_aligned_rows(hidden.size(0), vocabulary, hidden.options());
+  at::Tensor logits = allocate_aligned_rows(hidden.size(0), vocabulary, hidden.options());
   matmul_transposed_out(logits, hidden, weight);
   return logits;
 }

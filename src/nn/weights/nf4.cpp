@@ -266,9 +266,9 @@ std::vector<at::Tensor> Nf4Weight::dequantize_group(const std::vector<const Nf4W
   if (!group.are_adjacent()) return {};
   if (!group.has_kernel()) return group.values();
   const Nf4Weight& first = *weights.front();
-  std::vector<int64_t> rows;
-  for (const Nf4Weight* weight : weights) rows.push_back(weight->sizes()[0]);
-  const auto results =
+  std::vector<int64_t> rows(weights.size());
+  std::ranges::transform(weights, rows.begin(), [](const Nf4Weight* weight) { return weight->sizes()[0]; });
+  auto results =
       allocate_adjacent_tensors(rows, {first.sizes()[1]}, first.tensors_.packed.options().dtype(first.dtype_));
   group.write_values(results);
   return results;
