@@ -19,6 +19,8 @@ namespace {
 
 constexpr const char* kAlignmentVariable = "VLMTRAIN_ROW_ALIGNMENT";
 constexpr int64_t kCudaAlignmentBytes = 16;
+/// Largest value of the variable. Much larger ones exceed memory and the grids of kernels.
+constexpr uint32_t kMaxAlignmentBytes = 4096;
 
 /// Returns the value of the variable; empty if it is not set.
 std::optional<int64_t> read_alignment_variable() {
@@ -27,8 +29,9 @@ std::optional<int64_t> read_alignment_variable() {
   uint32_t bytes = 0;
   const char* const end = text + std::strlen(text);
   if (const auto [rest, error] = std::from_chars(text, end, bytes);
-      error != std::errc() || rest != end || !std::has_single_bit(bytes)) {
-    throw usage_error("{}: {} is not a power of two; use 1 to align no rows, or 16", kAlignmentVariable, text);
+      error != std::errc() || rest != end || !std::has_single_bit(bytes) || bytes > kMaxAlignmentBytes) {
+    throw usage_error("{}: {} is not a power of two from 1 to {}; use 1 to align no rows, or 16", kAlignmentVariable,
+                      text, kMaxAlignmentBytes);
   }
   return bytes;
 }

@@ -311,6 +311,17 @@ TEST_F(PlanCommandTest, ReportsTooLittleMemoryForTheTimeline) {
                {"/proc/nowhere/memory.html"});
 }
 
+TEST_F(PlanCommandTest, RejectsRowAlignmentsThatAreNoSmallPowersOfTwo) {
+  const std::vector<std::string> arguments{"--gpu", "h100", "--model", "smolvlm-tiny"};
+  for (const char* const value : {"0", "3", "-1", "16 ", "1e2", "8192", "4294967296"}) {
+    setenv("VLMTRAIN_ROW_ALIGNMENT", value, 1);
+    expect_error(arguments, 2, {"VLMTRAIN_ROW_ALIGNMENT: ", value, "power of two"});
+  }
+  setenv("VLMTRAIN_ROW_ALIGNMENT", "4096", 1);
+  EXPECT_EQ(plan(arguments).exit_code, 0);
+  unsetenv("VLMTRAIN_ROW_ALIGNMENT");
+}
+
 TEST_F(PlanCommandTest, DryRunCommandIsInternal) {
   const Result result = run({"dry-run"});
   EXPECT_EQ(result.exit_code, 2);

@@ -12,7 +12,7 @@ namespace vlmtrain::nn {
 
 /// Returns the number of columns of a matrix with `width` columns and zeros at the end: the smallest
 /// number, at least `width`, whose rows have a multiple of 16 bytes on CUDA; `width` on other
-/// devices. VLMTRAIN_ROW_ALIGNMENT sets another number of bytes, a power of two, for all devices.
+/// devices. VLMTRAIN_ROW_ALIGNMENT sets another number of bytes for all devices, a power of two up to 4096.
 /// Throws UserError (kUsage) for other values of the variable.
 int64_t align_width(int64_t width, const at::TensorOptions& options);
 
