@@ -188,7 +188,7 @@ def part_of_attention(name, grid, shapes):
 
 def part_of_custom(name, grid, patch_rows):
     if "gated_activation_" in name:
-        # Rows are patches in the tower. Without a record: only widths that are no multiple of 16 bytes have packs of 8 bytes.
+        # Rows are patches in the tower. Without a record: in old builds, only its width has packs of 8 bytes.
         is_tower = grid[0] in patch_rows if patch_rows and grid else re.search(r"(?:, |Li)4[E>]", name) is not None
         return TOWER_GATE if is_tower else TEXT_GATE
     return next((part for word, part in CUSTOM.items() if word in name), OWN)
