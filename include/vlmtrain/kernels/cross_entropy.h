@@ -15,7 +15,8 @@ struct CrossEntropyResult {
 /// overwrites the logits with the gradient of Σ factor · row_factors · cross-entropy, rounded once
 /// to their type; else leaves them unchanged.
 ///
-/// logits: `[rows, vocabulary]`, fp32, bf16 or fp16; rows are dense and may be further apart. labels: int64 `[rows]`,
+/// logits: `[rows, vocabulary]`, fp32, bf16 or fp16; rows are dense. They may be
+/// further apart; elements between them may then be overwritten. labels: int64 `[rows]`,
 /// each in [0, vocabulary). row_factors: fp32 `[rows]`, or undefined for 1. REQUIRES: is_available(kCrossEntropy,
 /// logits).
 CrossEntropyResult cross_entropy(const at::Tensor& logits, const at::Tensor& labels, double factor,

@@ -64,21 +64,20 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropyArgs ar
   const float label_logit = cap.value(to_float(logits[label]));
 
   ExpSum thread_sum;
-  const int64_t packed_columns = args.vocabulary / kPackSize * kPackSize;
   VLMTRAIN_UNROLL_4
-  for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < packed_columns;
+  for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < args.vocabulary;
        column += kThreadsPerBlock * kPackSize) {
     const auto packed = load<kPackSize>(logits + column);
     float values[kPackSize];
-    for (int i = 0; i < kPackSize; ++i) values[i] = cap.value(to_float(packed.values[i]));
+    // The last pack may reach beyond the vocabulary.
+    for (int i = 0; i < kPackSize; ++i)
+      values[i] = column + i < args.vocabulary ? cap.value(to_float(packed.values[i])) : -INFINITY;
     ExpSum pack;
     for (int i = 0; i < kPackSize; ++i) pack.max = fmaxf(pack.max, values[i]);
     const float shift = pack.max == -INFINITY ? 0 : pack.max;  // −∞ − (−∞) would be NaN; NaN stays NaN
     for (int i = 0; i < kPackSize; ++i) pack.sum += expf(values[i] - shift);
     thread_sum = merge(thread_sum, pack);
   }
-  const int64_t tail_column = packed_columns + threadIdx.x;  // fewer columns than threads
-  if (tail_column < args.vocabulary) thread_sum = merge(thread_sum, {cap.value(to_float(logits[tail_column])), 1});
   thread_sum = sum_over_warp(thread_sum);
   const int warp_index = static_cast<int>(threadIdx.x) / kLanes;
   if (threadIdx.x % kLanes == 0) {
@@ -96,19 +95,17 @@ __global__ void cross_entropy_kernel(const __grid_constant__ CrossEntropyArgs ar
   if (!args.compute_gradient) return;
 
   const float factor = args.factor * (args.row_factors != nullptr ? args.row_factors[row] : 1);
-  const auto compute_gradient = [&](T value, int64_t column) {
-    const float logit = to_float(value);
-    const float probability = expf(cap.value(logit) - row_sum.max - log_sum_exp);
-    const float gradient = (probability - (column == label ? 1.0F : 0.0F)) * factor;
-    return from_float<T>(gradient * cap.derivative(logit));
-  };
-  for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < packed_columns;
+  for (int64_t column = int64_t{threadIdx.x} * kPackSize; column < args.vocabulary;
        column += kThreadsPerBlock * kPackSize) {
     auto pack = load<kPackSize>(logits + column);
-    for (int i = 0; i < kPackSize; ++i) pack.values[i] = compute_gradient(pack.values[i], column + i);
+    for (int i = 0; i < kPackSize; ++i) {
+      const float logit = to_float(pack.values[i]);
+      const float probability = expf(cap.value(logit) - row_sum.max - log_sum_exp);
+      const float gradient = (probability - (column + i == label ? 1.0F : 0.0F)) * factor;
+      pack.values[i] = from_float<T>(gradient * cap.derivative(logit));
+    }
     store<kPackSize>(logits + column, pack);
   }
-  if (tail_column < args.vocabulary) logits[tail_column] = compute_gradient(logits[tail_column], tail_column);
 }
 
 template <class T, int kPackSize>

@@ -7,10 +7,18 @@ namespace {
 constexpr unsigned kThreadsPerBlock = 256;  // divides the threads per multiprocessor of every architecture
 
 /// Sets the elements of a row beyond the columns of a weight to zero. Called by the thread that
-/// writes the last of these columns.
-template <class T, class Args>
+/// writes the last of these columns. kPackSize divides both numbers of columns.
+template <int kPackSize, class T, class Args>
 __device__ __forceinline__ void zero_padding(T* row, const Args& args) {
-  for (int64_t column = args.columns; column < args.result_columns; ++column) row[column] = from_float<T>(0);
+  for (int64_t column = args.columns; column < args.result_columns; column += kPackSize)
+    store<kPackSize>(row + column, Pack<T, kPackSize>{});
+}
+
+/// Returns whether rows of the result can be written in packs of kPackSize elements.
+template <class T, int kPackSize, class Args>
+bool can_store_packs(const Args& args) {
+  return can_load_packs<T, kPackSize>(args.columns, static_cast<const T*>(args.result)) &&
+         args.result_columns % kPackSize == 0 && args.result_stride % kPackSize == 0;
 }
 
 /// blockIdx.x is the row, and blockIdx.y a range of its columns. Each thread processes one pack.
@@ -27,7 +35,7 @@ __global__ void int8_kernel(const __grid_constant__ Int8DequantizeArgs args) {
   }
   T* const row = static_cast<T*>(args.result) + int64_t{blockIdx.x} * args.result_stride;
   store<kPackSize>(row + column, result);
-  if (column + kPackSize == args.columns) zero_padding(row, args);
+  if (column + kPackSize == args.columns) zero_padding<kPackSize>(row, args);
 }
 
 template <class T, int kPackSize>
@@ -42,9 +50,8 @@ int int8_dequantize(const Int8DequantizeArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
     constexpr int kPackSize = kMaxPackSize<T>;
-    const bool use_packs = can_load_packs<T>(args.columns, static_cast<const T*>(args.result)) &&
-                           args.result_stride % kPackSize == 0 &&
-                           can_load_packs<int8_t, kPackSize>(args.columns, args.values);
+    const bool use_packs =
+        can_store_packs<T, kPackSize>(args) && can_load_packs<int8_t, kPackSize>(args.columns, args.values);
     return use_packs ? launch_kernel<T, kPackSize>(args, stream) : launch_kernel<T, 1>(args, stream);
   });
 }
@@ -101,14 +108,8 @@ __global__ void nf4_kernel(const __grid_constant__ Nf4DequantizeArgs args) {
     const uint32_t row_index = pack_index / columns, column = pack_index - row_index * columns;
     T* const row = result + int64_t{row_index} * args.result_stride;
     store<kPackSize>(row + column, pack);
-    if (column + kPackSize == columns) zero_padding(row, args);
+    if (column + kPackSize == columns) zero_padding<kPackSize>(row, args);
   }
-}
-
-template <class T, int kPackSize>
-bool can_store_packs(const Nf4DequantizeArgs& args) {
-  return can_load_packs<T, kPackSize>(args.columns, static_cast<const T*>(args.result)) &&
-         args.result_stride % kPackSize == 0;
 }
 
 }  // namespace

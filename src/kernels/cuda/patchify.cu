@@ -45,8 +45,9 @@ __global__ void patchify_kernel(const __grid_constant__ PatchifyArgs args) {
     store<kPackSize>(row + column, result);
   }
   if (blockIdx.y != 0) return;
-  for (int64_t column = columns + threadIdx.x; column < args.row_stride; column += kThreadsPerBlock)
-    row[column] = from_float<T>(0);
+  for (int64_t column = columns + int64_t{threadIdx.x} * kPackSize; column < args.row_stride;
+       column += kThreadsPerBlock * kPackSize)
+    store<kPackSize>(row + column, Pack<T, kPackSize>{});
 }
 
 template <class T, int kPackSize>
