@@ -156,8 +156,10 @@ def is_aligned(name, size):
         return True
     if re.search(r"align[1-7](?!\d)", name):
         return False
-    if size is None or size.alignment is not None:
-        return size is None or size.alignment == ALIGNMENT_BYTES
+    if size is None:
+        return True
+    if size.alignment is not None:
+        return size.alignment == ALIGNMENT_BYTES
     return size.m % ROW_ALIGNMENT == size.k % ROW_ALIGNMENT == 0
 
 

@@ -1,7 +1,6 @@
 #include "models/network/layers.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/constant_pad_nd.h>
 
 #include <cstdint>
 
@@ -51,8 +50,7 @@ at::Tensor extract_patch_rows(const image::ByteImages& pixels, image::ImageSize 
                               .view({images, 3, patches_per_column, patch.height, patches_per_row, patch.width})
                               .permute({0, 2, 4, 1, 3, 5})
                               .reshape({images * patches_per_column * patches_per_row, count_patch_columns(patch)});
-  const int64_t padding = columns - count_patch_columns(patch);
-  return padding == 0 ? rows : at::constant_pad_nd(rows, {0, padding});
+  return nn::pad_columns(rows, columns);
 }
 
 }  // namespace

@@ -4,9 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "nn/layers/linear_group.h"
+#include "vlmtrain/nn/weights/quantized_weight.h"
 
 namespace vlmtrain::nn {
 
@@ -27,8 +29,10 @@ class GroupWeights {
   at::Tensor member(size_t i) const;
 
  private:
-  at::Tensor dequantize_merged() const;
-  at::Tensor pad_columns(const at::Tensor& weight) const;
+  using QuantizedWeights = std::vector<std::shared_ptr<const QuantizedWeight>>;
+
+  at::Tensor dequantize_merged(const QuantizedWeights& weights) const;
+  at::Tensor add_padding_columns(const at::Tensor& weight) const;
 
   const LinearGroup& group_;
   int64_t input_columns_;

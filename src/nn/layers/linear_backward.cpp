@@ -1,5 +1,4 @@
 #include <ATen/core/ivalue.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -82,7 +81,7 @@ LoraProjections::LoraProjections(const std::vector<const LoraAdapter*>& adapters
 
 at::Tensor make_merged_lora_a(const std::vector<const LoraAdapter*>& adapters, int64_t columns) {
   const at::Tensor a = view_adjacent_tensors(collect_lora_a(adapters));
-  return a.defined() && a.size(1) < columns ? at::constant_pad_nd(a, {0, columns - a.size(1)}) : a;
+  return a.defined() ? pad_columns(a, columns) : a;
 }
 
 at::Tensor make_padded_lora_a(const LoraAdapter& adapter, int64_t columns) {

@@ -184,10 +184,9 @@ void LinearGroup::zero_padding_columns(const at::Tensor& rows) const {
     rows.unflatten(1, {std::ssize(members), padded_width}).narrow(2, width, padded_width - width).zero_();
     return;
   }
-  for (size_t i = 0; i < members.size(); ++i) {
-    const int64_t end = members[i].first_column + members[i].columns;
-    const int64_t padding = (i + 1 < members.size() ? members[i + 1].first_column : columns()) - end;
-    if (padding > 0) rows.narrow(1, end, padding).zero_();
+  for (const Member& member : members) {
+    const int64_t padding = round_up(member.columns, column_alignment) - member.columns;
+    if (padding > 0) rows.narrow(1, member.first_column + member.columns, padding).zero_();
   }
 }
 

@@ -119,13 +119,10 @@ bool add_product_to_gradient_sums(const std::vector<at::Tensor>& parameters, con
   if (!sum.defined()) return false;
   const at::NoGradGuard no_gradients;
   const bool has_sum = sinks.front()->has_sum();
-  if (align_width(sum.size(1), sum.options()) != sum.size(1)) {
+  const bool has_aligned_rows = align_width(sum.size(1), sum.options()) == sum.size(1);
+  if (sum.is_cuda() && !has_aligned_rows) {
     const at::Tensor product = allocate_aligned_rows(sum.size(0), sum.size(1), sum.options());
-    if (sum.is_cuda()) {
-      add_product_cublas(product, /*has_sum=*/false, a, b);
-    } else {
-      product.copy_(matmul_transposed(a, b));
-    }
+    add_product_cublas(product, /*has_sum=*/false, a, b);
     has_sum ? sum.add_(product) : sum.copy_(product);
   } else if (sum.is_cuda()) {
     add_product_cublas(sum, has_sum, a, b);

@@ -50,9 +50,12 @@ at::Tensor allocate_aligned_rows(int64_t rows, int64_t width, const at::TensorOp
   return at::empty({rows, align_width(width, options)}, options).narrow(1, 0, width);
 }
 
+at::Tensor pad_columns(const at::Tensor& matrix, int64_t columns) {
+  return matrix.size(1) == columns ? matrix : at::constant_pad_nd(matrix, {0, columns - matrix.size(1)});
+}
+
 at::Tensor pad_to_aligned_width(const at::Tensor& matrix) {
-  const int64_t padding = align_width(matrix.size(1), matrix.options()) - matrix.size(1);
-  return padding == 0 ? matrix : at::constant_pad_nd(matrix, {0, padding});
+  return pad_columns(matrix, align_width(matrix.size(1), matrix.options()));
 }
 
 }  // namespace vlmtrain::nn
