@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/silu.h>
@@ -12,58 +11,87 @@
 #include "kernels/launch.h"
 #include "kernels/self_test.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/rows.h"
 
 namespace vlmtrain::kernels {
 
-at::Tensor activate(const at::Tensor& x, ActivationFunction function) {
-  at::Tensor value = at::empty_like(x);
+namespace {
+
+/// Returns the arguments for tensors of one shape. Contiguous tensors are one long row. `gradient`:
+/// undefined in the forward pass.
+ActivationArgs make_activation_args(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& result,
+                                    ActivationFunction function) {
+  const bool is_one_row =
+      x.is_contiguous() && result.is_contiguous() && (!gradient.defined() || gradient.is_contiguous());
+  const auto get_stride = [&](const at::Tensor& tensor) { return is_one_row ? 0 : get_row_stride(tensor); };
+  return {.element = get_element_type(x),
+          .function = function,
+          .rows = is_one_row ? 1 : x.size(0),
+          .features = is_one_row ? x.numel() : x.size(1),
+          .gradient_stride = get_stride(gradient),
+          .x_stride = get_stride(x),
+          .result_stride = get_stride(result),
+          .gradient = gradient.defined() ? gradient.const_data_ptr() : nullptr,
+          .x = x.const_data_ptr(),
+          .result = result.mutable_data_ptr()};
+}
+
+}  // namespace
+
+bool can_run_activation(const at::Tensor& x) {
+  return is_available(Kernel::kActivation, x) && has_dense_rows(x);
+}
+
+at::Tensor activate(const at::Tensor& x, ActivationFunction function, int64_t border_columns) {
+  at::Tensor value = border_columns > 0 ? allocate_bordered_rows(x.size(0), x.size(1), border_columns, x.options())
+                                        : at::empty(x.sizes(), x.options());
   if (value.numel() == 0) return value;
-  KernelLaunch("vlmtrain::activate", {x}, {value})(launchers().activate,
-                                                   ActivationArgs{.element = get_element_type(x),
-                                                                  .function = function,
-                                                                  .count = x.numel(),
-                                                                  .gradient = nullptr,
-                                                                  .x = x.const_data_ptr(),
-                                                                  .result = value.mutable_data_ptr()});
+  KernelLaunch("vlmtrain::activate", {x}, {value})(launchers().activate, make_activation_args({}, x, value, function));
   return value;
 }
 
 at::Tensor activation_backward(const at::Tensor& gradient, const at::Tensor& x, ActivationFunction function) {
-  at::Tensor dx = at::empty_like(x);
+  at::Tensor dx = allocate_rows_like(x);
   if (dx.numel() == 0) return dx;
-  KernelLaunch("vlmtrain::activation_backward", {gradient, x}, {dx})(
-      launchers().activate, ActivationArgs{.element = get_element_type(x),
-                                           .function = function,
-                                           .count = x.numel(),
-                                           .gradient = gradient.const_data_ptr(),
-                                           .x = x.const_data_ptr(),
-                                           .result = dx.mutable_data_ptr()});
+  const at::Tensor dy = make_dense_rows(gradient);
+  KernelLaunch("vlmtrain::activation_backward", {dy, x}, {dx})(launchers().activate,
+                                                               make_activation_args(dy, x, dx, function));
   return dx;
 }
 
-at::Tensor gated_activation(const at::Tensor& x, GateActivation activation) {
+bool can_run_gated_activation(const at::Tensor& x) {
+  return is_available(Kernel::kGatedActivation, x) && has_dense_rows(x);
+}
+
+at::Tensor gated_activation(const at::Tensor& x, GateActivation activation, int64_t border_columns) {
   const int64_t features = x.size(-1) / 2;
-  at::Tensor value = at::empty({x.size(0), features}, x.options());
+  at::Tensor value = allocate_bordered_rows(x.size(0), features, border_columns, x.options());
   if (value.numel() == 0) return value;
   KernelLaunch("vlmtrain::gated_activation", {x}, {value})(
       launchers().gated_activation_forward, GatedActivationForwardArgs{.element = get_element_type(x),
                                                                        .activation = activation,
                                                                        .rows = x.size(0),
                                                                        .features = features,
+                                                                       .x_stride = get_row_stride(x),
+                                                                       .value_stride = get_row_stride(value),
                                                                        .x = x.const_data_ptr(),
                                                                        .value = value.mutable_data_ptr()});
   return value;
 }
 
 at::Tensor gated_activation_backward(const at::Tensor& gradient, const at::Tensor& x, GateActivation activation) {
-  at::Tensor dx = at::empty_like(x);
+  at::Tensor dx = allocate_rows_like(x);
   if (dx.numel() == 0) return dx;
-  KernelLaunch("vlmtrain::gated_activation_backward", {gradient, x}, {dx})(
+  const at::Tensor dy = make_dense_rows(gradient);
+  KernelLaunch("vlmtrain::gated_activation_backward", {dy, x}, {dx})(
       launchers().gated_activation_backward, GatedActivationBackwardArgs{.element = get_element_type(x),
                                                                          .activation = activation,
                                                                          .rows = x.size(0),
                                                                          .features = x.size(-1) / 2,
-                                                                         .gradient = gradient.const_data_ptr(),
+                                                                         .gradient_stride = get_row_stride(dy),
+                                                                         .x_stride = get_row_stride(x),
+                                                                         .dx_stride = get_row_stride(dx),
+                                                                         .gradient = dy.const_data_ptr(),
                                                                          .x = x.const_data_ptr(),
                                                                          .dx = dx.mutable_data_ptr()});
   return dx;
@@ -138,9 +166,12 @@ std::vector<ComparedTensors> test_gated_activation(RandomInputs& inputs, const K
     for (const auto activation : {GateActivation::kSilu, GateActivation::kGeluTanh}) {
       const at::Tensor x = inputs.make_tensor({sizes.rows, 2 * columns}),
                        gradient = inputs.make_tensor({sizes.rows, columns});
-      compared_tensors.push_back({gated_activation(x, activation), reference::gated_activation(x, activation)});
-      compared_tensors.push_back({gated_activation_backward(gradient, x, activation),
-                                  reference::gated_activation_backward(gradient, x, activation)});
+      for (const at::Tensor& input : {x, copy_to_bordered_rows(x)}) {
+        compared_tensors.push_back(
+            {gated_activation(input, activation, kTestBorderColumns), reference::gated_activation(x, activation)});
+        compared_tensors.push_back({gated_activation_backward(gradient, input, activation),
+                                    reference::gated_activation_backward(gradient, x, activation)});
+      }
     }
   }
   return compared_tensors;
@@ -153,9 +184,12 @@ std::vector<ComparedTensors> test_activation(RandomInputs& inputs, const KernelT
                                 ActivationFunction::kQuickGelu, ActivationFunction::kRelu}) {
       const at::Tensor x = inputs.make_tensor({sizes.rows, columns}),
                        gradient = inputs.make_tensor({sizes.rows, columns});
-      compared_tensors.push_back({activate(x, function), reference::activate(x, function)});
-      compared_tensors.push_back(
-          {activation_backward(gradient, x, function), reference::activation_backward(gradient, x, function)});
+      for (const at::Tensor& input : {x, copy_to_bordered_rows(x)}) {
+        compared_tensors.push_back({activate(input, function, input.is_contiguous() ? 0 : kTestBorderColumns),
+                                    reference::activate(x, function)});
+        compared_tensors.push_back(
+            {activation_backward(gradient, input, function), reference::activation_backward(gradient, x, function)});
+      }
     }
   }
   return compared_tensors;

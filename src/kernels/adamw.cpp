@@ -5,6 +5,7 @@
 #include <ATen/ops/arange.h>
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "kernels/launch.h"
@@ -37,22 +38,43 @@ bool is_pack_aligned(const void* pointer) {
   return reinterpret_cast<uintptr_t>(pointer) % kPackBytes == 0;
 }
 
+/// Sets the fields that describe the 16-bit weight.
+void set_weight(AdamWTensor& result, const at::Tensor& weight) {
+  if (!weight.defined()) return;
+  result.weight = weight.mutable_data_ptr();
+  if (weight.is_contiguous()) return;
+  VLMTRAIN_CHECK(weight.dim() == 2 && weight.stride(1) == 1 && weight.numel() <= std::numeric_limits<uint32_t>::max() &&
+                     weight.stride(0) <= std::numeric_limits<uint32_t>::max(),
+                 "AdamW's kernel does not support the strides of a weight");
+  result.weight_columns = static_cast<uint32_t>(weight.size(1));
+  result.weight_stride = static_cast<uint32_t>(weight.stride(0));
+}
+
+/// Returns whether the rows of the weight begin at whole packs and consist of them.
+bool has_aligned_rows(const AdamWTensor& tensor) {
+  constexpr uint32_t kPackElements = 8;
+  return is_pack_aligned(tensor.weight) && tensor.weight_columns % kPackElements == 0 &&
+         tensor.weight_stride % kPackElements == 0;
+}
+
 AdamWTensor make_adamw_tensor(const AdamWParameter& tensor, MomentFormat format) {
   AdamWTensor result{.master = tensor.master.mutable_data_ptr<float>(),
                      .gradient = tensor.gradient.const_data_ptr<float>(),
-                     .weight = tensor.weight.defined() ? tensor.weight.mutable_data_ptr() : nullptr,
+                     .weight = nullptr,
+                     .weight_columns = 0,
+                     .weight_stride = 0,
                      .moments = {tensor.moments[0].mutable_data_ptr(), tensor.moments[1].mutable_data_ptr()},
                      .absmax = {},
                      .steps = tensor.steps.const_data_ptr<float>(),
                      .count = tensor.master.numel(),
                      .tensor_id = tensor.tensor_id,
                      .is_aligned = false};
+  set_weight(result, tensor.weight);
   if (format == MomentFormat::k8Bit) {
     for (size_t i = 0; i < 2; ++i) result.absmax[i] = tensor.absmax[i].mutable_data_ptr<float>();
   }
   // bf16 and 8-bit moments are stored in whole blocks and therefore always aligned.
-  result.is_aligned = is_pack_aligned(result.master) && is_pack_aligned(result.gradient) &&
-                      is_pack_aligned(result.weight) &&
+  result.is_aligned = is_pack_aligned(result.master) && is_pack_aligned(result.gradient) && has_aligned_rows(result) &&
                       (format != MomentFormat::kFp32 || std::ranges::all_of(result.moments, is_pack_aligned));
   return result;
 }

@@ -2,10 +2,11 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include "kernels/launch.h"
 #include "kernels/self_test.h"
+#include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/rows.h"
 
 namespace vlmtrain::kernels {
 
@@ -29,27 +30,34 @@ bool is_contiguous_with_same_dtype(const at::Tensor& tensor, const at::Tensor& x
 }  // namespace
 
 bool can_run_norm(const at::Tensor& x, const NormParams& norm) {
-  return is_available(Kernel::kNorm, x) && x.is_contiguous() && is_contiguous_with_same_dtype(norm.weight, x) &&
+  return is_available(Kernel::kNorm, x) && has_dense_rows(x) && is_contiguous_with_same_dtype(norm.weight, x) &&
          (!norm.bias.defined() || is_contiguous_with_same_dtype(norm.bias, x));
 }
 
-NormResult norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual) {
-  NormResult result{.value = at::empty_like(x), .statistics = {.mean = {}, .rstd = allocate_row_statistics(x)}};
+NormResult norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual, int64_t border_columns) {
+  VLMTRAIN_CHECK(border_columns == 0 || x.dim() == 2, "only rows of a matrix have a border");
+  NormResult result{.value = border_columns > 0
+                                 ? allocate_bordered_rows(x.size(0), x.size(1), border_columns, x.options())
+                                 : at::empty(x.sizes(), x.options()),
+                    .statistics = {.mean = {}, .rstd = allocate_row_statistics(x)}};
   if (norm.is_centered) result.statistics.mean = allocate_row_statistics(x);
   if (x.numel() == 0) return result;
   const auto& [mean, rstd] = result.statistics;
-  const at::Tensor contiguous_residual = residual.defined() ? residual.contiguous() : residual;
-  KernelLaunch("vlmtrain::norm", {x, norm.weight, norm.bias, contiguous_residual}, {result.value, mean, rstd})(
+  const at::Tensor residual_rows = make_dense_rows(residual);
+  KernelLaunch("vlmtrain::norm", {x, norm.weight, norm.bias, residual_rows}, {result.value, mean, rstd})(
       launchers().norm_forward, NormForwardArgs{.element = get_element_type(x),
                                                 .gain = norm.gain,
                                                 .is_centered = norm.is_centered,
                                                 .rows = rstd.numel(),
                                                 .features = x.size(-1),
+                                                .x_stride = get_row_stride(x),
+                                                .residual_stride = get_row_stride(residual_rows),
+                                                .value_stride = get_row_stride(result.value),
                                                 .eps = static_cast<float>(norm.eps),
                                                 .x = x.const_data_ptr(),
                                                 .weight = norm.weight.const_data_ptr(),
                                                 .bias = get_data_or_null(norm.bias),
-                                                .residual = get_data_or_null(contiguous_residual),
+                                                .residual = get_data_or_null(residual_rows),
                                                 .value = result.value.mutable_data_ptr(),
                                                 .mean = norm.is_centered ? mean.mutable_data_ptr<float>() : nullptr,
                                                 .rstd = rstd.mutable_data_ptr<float>()});
@@ -58,22 +66,24 @@ NormResult norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& r
 
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormStatistics& statistics,
                          const NormParams& norm, const at::Tensor& residual_gradient) {
-  at::Tensor dx = at::empty_like(x);
+  at::Tensor dx = allocate_rows_like(x);
   if (x.numel() == 0) return dx;
   const auto& [mean, rstd] = statistics;
-  const at::Tensor dy = gradient.contiguous(), contiguous_residual = residual_gradient.defined()
-                                                                         ? residual_gradient.contiguous()
-                                                                         : residual_gradient;
-  KernelLaunch("vlmtrain::norm_backward", {dy, x, norm.weight, contiguous_residual, mean, rstd}, {dx})(
+  const at::Tensor dy = make_dense_rows(gradient), residual_rows = make_dense_rows(residual_gradient);
+  KernelLaunch("vlmtrain::norm_backward", {dy, x, norm.weight, residual_rows, mean, rstd}, {dx})(
       launchers().norm_backward, NormBackwardArgs{.element = get_element_type(x),
                                                   .gain = norm.gain,
                                                   .is_centered = norm.is_centered,
                                                   .rows = rstd.numel(),
                                                   .features = x.size(-1),
+                                                  .gradient_stride = get_row_stride(dy),
+                                                  .x_stride = get_row_stride(x),
+                                                  .residual_gradient_stride = get_row_stride(residual_rows),
+                                                  .dx_stride = get_row_stride(dx),
                                                   .gradient = dy.const_data_ptr(),
                                                   .x = x.const_data_ptr(),
                                                   .weight = norm.weight.const_data_ptr(),
-                                                  .residual_gradient = get_data_or_null(contiguous_residual),
+                                                  .residual_gradient = get_data_or_null(residual_rows),
                                                   .mean = norm.is_centered ? mean.const_data_ptr<float>() : nullptr,
                                                   .rstd = rstd.const_data_ptr<float>(),
                                                   .dx = dx.mutable_data_ptr()});
@@ -136,8 +146,12 @@ std::vector<ComparedTensors> test_norm(RandomInputs& inputs, const KernelTestSiz
       const at::Tensor gradient = inputs.make_tensor({sizes.rows, columns});
       const NormResult actual = norm(x, params, residual);
       compared_tensors.push_back({actual.value, reference::norm(x, params, residual)});
-      compared_tensors.push_back({norm_backward(gradient, x, actual.statistics, params, residual),
-                                  reference::norm_backward(gradient, x, params, residual)});
+      const at::Tensor expected_dx = reference::norm_backward(gradient, x, params, residual);
+      compared_tensors.push_back({norm_backward(gradient, x, actual.statistics, params, residual), expected_dx});
+      const at::Tensor bordered_x = copy_to_bordered_rows(x);
+      compared_tensors.push_back({norm(bordered_x, params, residual, kTestBorderColumns).value, actual.value});
+      compared_tensors.push_back(
+          {norm_backward(gradient, bordered_x, actual.statistics, params, residual), expected_dx});
     }
   }
   return compared_tensors;

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/kernels/rows.h"
 #include "vlmtrain/memory/device.h"
 
 namespace vlmtrain::kernels {
@@ -70,6 +71,10 @@ at::Tensor RandomInputs::make_tensor(at::IntArrayRef sizes) {
   auto* value = values.mutable_data_ptr<float>();
   for (int64_t i = 0; i < values.numel(); ++i) *value++ = draw_uniform(random_stream_);
   return values.to(options_);
+}
+
+at::Tensor copy_to_bordered_rows(const at::Tensor& x) {
+  return allocate_bordered_rows(x.size(0), x.size(1), kTestBorderColumns, x.options()).copy_(x);
 }
 
 std::vector<ComparedTensors> run_kernel_test(Kernel kernel, at::Device device, at::ScalarType dtype,

@@ -38,6 +38,11 @@ class RandomInputs {
   RandomStream random_stream_{derive_stream_seed(1, "kernels", {})};
 };
 
+inline constexpr int64_t kTestBorderColumns = 8;  ///< after rows of self-tests
+
+/// Returns a copy of x [rows, columns] with kTestBorderColumns uninitialized columns after its rows.
+at::Tensor copy_to_bordered_rows(const at::Tensor& x);
+
 /// The output of a kernel and of its reference, which the kernel's header declares.
 struct ComparedTensors {
   at::Tensor actual, expected;

@@ -10,14 +10,15 @@
 
 namespace vlmtrain::kernels {
 
-/// A parameter and its optimizer state. All tensors are dense and on one device. `moments` holds
+/// A parameter and its optimizer state. All tensors are on one device and, except `weight`, dense. `moments` holds
 /// the moving averages of the gradient and of its square, both in one of three formats: fp32 of the
 /// parameter's size, bf16 `[blocks, 256]`, or uint8 codes `[blocks, 256]` with fp32 absmax
 /// `[blocks]`. The number of blocks is ⌈elements / 256⌉.
 struct AdamWParameter {
   at::Tensor master;    ///< fp32
   at::Tensor gradient;  ///< fp32
-  at::Tensor weight;    ///< bf16 or fp16 copy of the master, overwritten; undefined if the master is the weight
+  at::Tensor weight;    ///< bf16 or fp16 copy of the master, overwritten; dense, or a matrix whose rows have a stride;
+                        ///< undefined if the master is the weight
   at::Tensor steps;     ///< fp32 scalar: number of updates, this one included
   std::array<at::Tensor, 2> moments{};
   std::array<at::Tensor, 2> absmax{};  ///< largest absolute value of each block; defined with 8-bit moments only

@@ -36,8 +36,9 @@ struct GatedActivationForwardArgs {
   ElementType element;
   GateActivation activation;
   int64_t rows, features;
-  const void* x;  ///< [rows, 2 · features]
-  void* value;    ///< [rows, features]
+  int64_t x_stride, value_stride;  ///< elements between rows
+  const void* x;                   ///< [rows, 2 · features]
+  void* value;                     ///< [rows, features]
 };
 
 /// Arguments of the gradient of GatedActivationForwardArgs with respect to x.
@@ -45,9 +46,10 @@ struct GatedActivationBackwardArgs {
   ElementType element;
   GateActivation activation;
   int64_t rows, features;
-  const void* gradient;  ///< of value, [rows, features]
-  const void* x;         ///< [rows, 2 · features]
-  void* dx;              ///< [rows, 2 · features]
+  int64_t gradient_stride, x_stride, dx_stride;  ///< elements between rows
+  const void* gradient;                          ///< of value, [rows, features]
+  const void* x;                                 ///< [rows, 2 · features]
+  void* dx;                                      ///< [rows, 2 · features]
 };
 
 /// An elementwise activation.
@@ -62,10 +64,11 @@ enum class ActivationFunction : int32_t {
 struct ActivationArgs {
   ElementType element;
   ActivationFunction function;
-  int64_t count;         ///< elements of each tensor
-  const void* gradient;  ///< of the value, [count]; null in the forward pass
-  const void* x;         ///< [count]
-  void* result;          ///< [count]
+  int64_t rows, features;
+  int64_t gradient_stride, x_stride, result_stride;  ///< elements between rows
+  const void* gradient;                              ///< of the value, [rows, features]; null in the forward pass
+  const void* x;                                     ///< [rows, features]
+  void* result;                                      ///< [rows, features]
 };
 
 /// Arguments of rotary position embeddings: query and key heads are rotated, value heads copied.
@@ -167,6 +170,7 @@ struct NormForwardArgs {
   NormGain gain;
   bool is_centered;
   int64_t rows, features;
+  int64_t x_stride, residual_stride, value_stride;  ///< elements between rows
   float eps;
   const void* x;         ///< [rows, features]
   const void* weight;    ///< [features]
@@ -184,13 +188,14 @@ struct NormBackwardArgs {
   NormGain gain;
   bool is_centered;
   int64_t rows, features;
-  const void* gradient;           ///< of value, [rows, features]
-  const void* x;                  ///< [rows, features]
-  const void* weight;             ///< [features]
-  const void* residual_gradient;  ///< [rows, features]; null: 0
-  const float* mean;              ///< [rows], read if centered
-  const float* rstd;              ///< [rows]
-  void* dx;                       ///< [rows, features]
+  int64_t gradient_stride, x_stride, residual_gradient_stride, dx_stride;  ///< elements between rows
+  const void* gradient;                                                    ///< of value, [rows, features]
+  const void* x;                                                           ///< [rows, features]
+  const void* weight;                                                      ///< [features]
+  const void* residual_gradient;                                           ///< [rows, features]; null: 0
+  const float* mean;                                                       ///< [rows], read if centered
+  const float* rstd;                                                       ///< [rows]
+  void* dx;                                                                ///< [rows, features]
 };
 
 inline constexpr int64_t kNf4BlockSize = 64;         ///< values per absmax, as in bitsandbytes
@@ -251,13 +256,16 @@ struct AdamWTensor {
   float* master;          ///< [count]
   const float* gradient;  ///< [count]
   void* weight;           ///< 16-bit copy of the master, [count], overwritten; null if the master is the weight
-  void* moments[2];       ///< in the MomentFormat
-  float* absmax[2];       ///< [blocks]; k8Bit only
-  const float* steps;     ///< number of updates, this one included
-  int64_t count;          ///< elements
-  uint32_t tensor_id;     ///< index of the parameter in the optimizer, a coordinate of the random numbers
-  bool is_aligned;        ///< master, gradient, weight and fp32 moments are aligned to 16 bytes; the other moment
-                          ///< formats, stored in whole blocks, always are
+  uint32_t weight_columns, weight_stride;  ///< elements of the weight's rows and between them, with `count` less than
+                                           ///< 2³²; both 0 if the weight is dense
+  void* moments[2];                        ///< in the MomentFormat
+  float* absmax[2];                        ///< [blocks]; k8Bit only
+  const float* steps;                      ///< number of updates, this one included
+  int64_t count;                           ///< elements
+  uint32_t tensor_id;  ///< index of the parameter in the optimizer, a coordinate of the random numbers
+  bool is_aligned;     ///< master, gradient, fp32 moments and rows of the weight are aligned to 16 bytes, and rows of
+                       ///< the weight have whole packs of 8; the other moment formats, stored in whole blocks, always
+                       ///< are aligned
 };
 
 inline constexpr int kMaxAdamWTensorsPerLaunch = 40;  ///< as many as the arguments of a launch (4 KiB) can hold

@@ -27,17 +27,20 @@ struct NormResult {
   NormStatistics statistics;
 };
 
-/// Returns whether norm() supports x: is_available(kNorm, x), x is dense, and weight and bias are
-/// dense and of x's type.
+/// Returns whether norm() supports x: is_available(kNorm, x), x is contiguous or a matrix with
+/// contiguous rows, and weight and bias are contiguous and of x's type.
 bool can_run_norm(const at::Tensor& x, const NormParams& norm);
 
 /// Returns (x − mean) / sqrt(variance + eps) · gain + bias over the last dimension. Adds
 /// `residual`, of x's shape and type, if it is defined. The mean is 0 if not centered. Computes in
-/// fp32 and rounds once. REQUIRES: can_run_norm(x, norm).
-NormResult norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual = {});
+/// fp32 and rounds once. Rows of the value are followed by `border_columns` uninitialized columns.
+/// REQUIRES: can_run_norm(x, norm); x is a matrix if `border_columns` is not 0.
+NormResult norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual = {},
+                int64_t border_columns = 0);
 
-/// Returns dx given `gradient`, the gradient of norm()'s value. Adds `residual_gradient`, of x's
-/// shape and type, if it is defined. Rounds once. REQUIRES: can_run_norm(x, norm).
+/// Returns dx, with the row stride of x, given `gradient`, the gradient of norm()'s value. Adds
+/// `residual_gradient`, of x's shape and type, if it is defined. Rounds once. REQUIRES:
+/// can_run_norm(x, norm).
 at::Tensor norm_backward(const at::Tensor& gradient, const at::Tensor& x, const NormStatistics& statistics,
                          const NormParams& norm, const at::Tensor& residual_gradient = {});
 

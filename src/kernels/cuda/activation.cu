@@ -61,49 +61,57 @@ struct Relu {
 
 constexpr unsigned kThreadsPerBlock = 256;  // divides the threads per multiprocessor of every architecture
 
+/// The first element of a thread's pack. blockIdx.x is the row, and blockIdx.y a range of its columns; a
+/// single row may have more ranges than blockIdx.y allows, and blockIdx.x is the range.
+struct PackPosition {
+  int64_t row, column;
+
+  __device__ __forceinline__ PackPosition(const ActivationArgs& args, int pack_size)
+      : row(args.rows == 1 ? 0 : int64_t{blockIdx.x}),
+        column((int64_t{args.rows == 1 ? blockIdx.x : blockIdx.y} * blockDim.x + threadIdx.x) * pack_size) {}
+};
+
 // Each thread processes one pack of kPackSize elements.
 
 template <class Function, class T, int kPackSize>
-__global__ void forward_kernel(const T* __restrict__ x, T* __restrict__ value, int64_t count) {
-  const int64_t index = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kPackSize;
-  if (index >= count) return;
-  const auto packed = load<kPackSize>(x + index);
+__global__ void forward_kernel(const __grid_constant__ ActivationArgs args) {
+  const PackPosition position(args, kPackSize);
+  if (position.column >= args.features) return;
+  const auto packed = load<kPackSize>(static_cast<const T*>(args.x) + position.row * args.x_stride + position.column);
   Pack<T, kPackSize> result;
   for (int i = 0; i < kPackSize; ++i) result.values[i] = from_float<T>(Function::value(to_float(packed.values[i])));
-  store<kPackSize>(value + index, result);
+  store<kPackSize>(static_cast<T*>(args.result) + position.row * args.result_stride + position.column, result);
 }
 
 template <class Function, class T, int kPackSize>
-__global__ void backward_kernel(const T* __restrict__ gradient, const T* __restrict__ x, T* __restrict__ dx,
-                                int64_t count) {
-  const int64_t index = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kPackSize;
-  if (index >= count) return;
-  const auto dy = load<kPackSize>(gradient + index);
-  const auto packed = load<kPackSize>(x + index);
+__global__ void backward_kernel(const __grid_constant__ ActivationArgs args) {
+  const PackPosition position(args, kPackSize);
+  if (position.column >= args.features) return;
+  const auto dy =
+      load<kPackSize>(static_cast<const T*>(args.gradient) + position.row * args.gradient_stride + position.column);
+  const auto packed = load<kPackSize>(static_cast<const T*>(args.x) + position.row * args.x_stride + position.column);
   Pack<T, kPackSize> result;
   for (int i = 0; i < kPackSize; ++i) {
     result.values[i] = from_float<T>(to_float(dy.values[i]) * Function::derivative(to_float(packed.values[i])));
   }
-  store<kPackSize>(dx + index, result);
+  store<kPackSize>(static_cast<T*>(args.result) + position.row * args.result_stride + position.column, result);
 }
 
 template <class Function, class T, int kPackSize>
 int launch_kernel(const ActivationArgs& args, void* stream) {
-  const Dim3 grid{count_blocks(args.count / kPackSize, kThreadsPerBlock), 1, 1}, block{kThreadsPerBlock, 1, 1};
-  const auto* const gradient = static_cast<const T*>(args.gradient);
-  const auto* const x = static_cast<const T*>(args.x);
-  auto* const result = static_cast<T*>(args.result);
-  if (gradient == nullptr)
-    return launch(forward_kernel<Function, T, kPackSize>, grid, block, stream, x, result, args.count);
-  return launch(backward_kernel<Function, T, kPackSize>, grid, block, stream, gradient, x, result, args.count);
+  const unsigned ranges = count_blocks(args.features / kPackSize, kThreadsPerBlock);
+  const Dim3 grid = args.rows == 1 ? Dim3{ranges, 1, 1} : Dim3{static_cast<unsigned>(args.rows), ranges, 1};
+  const auto kernel =
+      args.gradient == nullptr ? forward_kernel<Function, T, kPackSize> : backward_kernel<Function, T, kPackSize>;
+  return launch(kernel, grid, Dim3{kThreadsPerBlock, 1, 1}, stream, args);
 }
 
 template <class Function, class T>
 int launch_activation(const ActivationArgs& args, void* stream) {
-  const bool use_packs = can_load_packs<T>(args.count, static_cast<const T*>(args.gradient),
-                                           static_cast<const T*>(args.x), static_cast<const T*>(args.result));
-  return use_packs ? launch_kernel<Function, T, kMaxPackSize<T>>(args, stream)
-                   : launch_kernel<Function, T, 1>(args, stream);
+  constexpr int kPackSize = kMaxPackSize<T>;
+  const bool use_packs = can_load_packs<T>(args.features, args.gradient, args.x, args.result) &&
+                         have_pack_strides<kPackSize>(args.gradient_stride, args.x_stride, args.result_stride);
+  return use_packs ? launch_kernel<Function, T, kPackSize>(args, stream) : launch_kernel<Function, T, 1>(args, stream);
 }
 
 }  // namespace
@@ -130,35 +138,37 @@ namespace {
 /// blockIdx.x is the row, and blockIdx.y a range of its columns. Each thread processes one pack of
 /// each half of the row.
 template <class Activation, class T, int kPackSize>
-__global__ void gated_activation_forward_kernel(const T* __restrict__ x, T* __restrict__ value, int64_t features) {
+__global__ void gated_activation_forward_kernel(const __grid_constant__ GatedActivationForwardArgs args) {
   const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kPackSize;
-  if (column >= features) return;
-  const T* const row = x + int64_t{blockIdx.x} * 2 * features;
-  const auto gate = load<kPackSize>(row + column);
-  const auto up = load<kPackSize>(row + features + column);
+  if (column >= args.features) return;
+  const int64_t row = blockIdx.x;
+  const T* const x = static_cast<const T*>(args.x) + row * args.x_stride + column;
+  const auto gate = load<kPackSize>(x);
+  const auto up = load<kPackSize>(x + args.features);
   Pack<T, kPackSize> result;
   for (int i = 0; i < kPackSize; ++i)
     result.values[i] = from_float<T>(Activation::value(to_float(gate.values[i])) * to_float(up.values[i]));
-  store<kPackSize>(value + int64_t{blockIdx.x} * features + column, result);
+  store<kPackSize>(static_cast<T*>(args.value) + row * args.value_stride + column, result);
 }
 
 template <class Activation, class T, int kPackSize>
-__global__ void gated_activation_backward_kernel(const T* __restrict__ gradient, const T* __restrict__ x,
-                                                 T* __restrict__ dx, int64_t features) {
+__global__ void gated_activation_backward_kernel(const __grid_constant__ GatedActivationBackwardArgs args) {
   const int64_t column = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kPackSize;
-  if (column >= features) return;
-  const int64_t row = int64_t{blockIdx.x} * 2 * features;
-  const auto dy = load<kPackSize>(gradient + int64_t{blockIdx.x} * features + column);
-  const auto gate = load<kPackSize>(x + row + column);
-  const auto up = load<kPackSize>(x + row + features + column);
+  if (column >= args.features) return;
+  const int64_t row = blockIdx.x;
+  const T* const x = static_cast<const T*>(args.x) + row * args.x_stride + column;
+  const auto dy = load<kPackSize>(static_cast<const T*>(args.gradient) + row * args.gradient_stride + column);
+  const auto gate = load<kPackSize>(x);
+  const auto up = load<kPackSize>(x + args.features);
   Pack<T, kPackSize> d_gate, d_up;
   for (int i = 0; i < kPackSize; ++i) {
     const float g = to_float(dy.values[i]), a = to_float(gate.values[i]);
     d_gate.values[i] = from_float<T>(g * to_float(up.values[i]) * Activation::derivative(a));
     d_up.values[i] = from_float<T>(g * Activation::value(a));
   }
-  store<kPackSize>(dx + row + column, d_gate);
-  store<kPackSize>(dx + row + features + column, d_up);
+  T* const dx = static_cast<T*>(args.dx) + row * args.dx_stride + column;
+  store<kPackSize>(dx, d_gate);
+  store<kPackSize>(dx + args.features, d_up);
 }
 
 Dim3 make_grid(int64_t rows, int64_t packs) {
@@ -168,27 +178,25 @@ Dim3 make_grid(int64_t rows, int64_t packs) {
 template <class Activation, class T, int kPackSize>
 int launch_kernel(const GatedActivationForwardArgs& args, void* stream) {
   return launch(gated_activation_forward_kernel<Activation, T, kPackSize>,
-                make_grid(args.rows, args.features / kPackSize), Dim3{kThreadsPerBlock, 1, 1}, stream,
-                static_cast<const T*>(args.x), static_cast<T*>(args.value), args.features);
+                make_grid(args.rows, args.features / kPackSize), Dim3{kThreadsPerBlock, 1, 1}, stream, args);
 }
 
 template <class Activation, class T, int kPackSize>
 int launch_kernel(const GatedActivationBackwardArgs& args, void* stream) {
   return launch(gated_activation_backward_kernel<Activation, T, kPackSize>,
-                make_grid(args.rows, args.features / kPackSize), Dim3{kThreadsPerBlock, 1, 1}, stream,
-                static_cast<const T*>(args.gradient), static_cast<const T*>(args.x), static_cast<T*>(args.dx),
-                args.features);
+                make_grid(args.rows, args.features / kPackSize), Dim3{kThreadsPerBlock, 1, 1}, stream, args);
 }
 
 template <class T, int kPackSize>
 bool can_use_packs(const GatedActivationForwardArgs& args) {
-  return can_load_packs<T, kPackSize>(args.features, static_cast<const T*>(args.x), static_cast<const T*>(args.value));
+  return can_load_packs<T, kPackSize>(args.features, args.x, args.value) &&
+         have_pack_strides<kPackSize>(args.x_stride, args.value_stride);
 }
 
 template <class T, int kPackSize>
 bool can_use_packs(const GatedActivationBackwardArgs& args) {
-  return can_load_packs<T, kPackSize>(args.features, static_cast<const T*>(args.gradient),
-                                      static_cast<const T*>(args.x), static_cast<const T*>(args.dx));
+  return can_load_packs<T, kPackSize>(args.features, args.gradient, args.x, args.dx) &&
+         have_pack_strides<kPackSize>(args.gradient_stride, args.x_stride, args.dx_stride);
 }
 
 template <class Activation, class Args>

@@ -48,6 +48,32 @@ __device__ __forceinline__ void store_elements(T* to, const LaneElements& elemen
                                       count, use_packs);
 }
 
+/// Returns the offset of element `index` of the 16-bit weight.
+__device__ __forceinline__ int64_t get_weight_offset(const AdamWTensor& tensor, int64_t index) {
+  if (tensor.weight_columns == 0) return index;
+  const uint32_t row = static_cast<uint32_t>(index) / tensor.weight_columns;
+  return index + int64_t{row} * (tensor.weight_stride - tensor.weight_columns);
+}
+
+/// Stores a lane's elements in the 16-bit weight; nothing beyond its end.
+template <class T>
+__device__ __forceinline__ void store_weight(const AdamWTensor& tensor, const LaneElements& elements,
+                                             const LanePosition& position) {
+  T* const weight = static_cast<T*>(tensor.weight);
+  for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack) {
+    const int64_t first = position.get_pack_offset(pack);
+    const float* const values = elements.values + pack * kElementsPerPack;
+    if (tensor.is_aligned || tensor.weight_columns == 0) {
+      store_from_fp32<kElementsPerPack>(weight + get_weight_offset(tensor, first), values, 0, tensor.count - first,
+                                        tensor.is_aligned);
+    } else {
+      for (int i = 0; i < kElementsPerPack; ++i) {
+        if (first + i < tensor.count) weight[get_weight_offset(tensor, first + i)] = from_float<T>(values[i]);
+      }
+    }
+  }
+}
+
 /// Calls process(i, element) for each of the lane's elements of a tensor that is stored in whole
 /// moment blocks.
 template <class T, class Function>
@@ -224,7 +250,7 @@ __global__ void adamw_kernel(const __grid_constant__ AdamWArgs args) {
                           &bounds[Moments::kHasCodeTables ? kNumMomentCodes : 0]);
     store_elements(tensor.master, master, position, tensor.count, tensor.is_aligned);
     if (tensor.weight != nullptr) {
-      store_elements(static_cast<Weight*>(tensor.weight), master, position, tensor.count, tensor.is_aligned);
+      store_weight<Weight>(tensor, master, position);
     }
   }
 }

@@ -65,7 +65,7 @@ class ThreadRow {
 template <class T, int kPackSize, int kNumPacks>
 __global__ void forward_kernel(const __grid_constant__ NormForwardArgs args) {
   const int64_t row = blockIdx.x;
-  const ThreadRow<T, kPackSize, kNumPacks> x(static_cast<const T*>(args.x) + row * args.features, args.features);
+  const ThreadRow<T, kPackSize, kNumPacks> x(static_cast<const T*>(args.x) + row * args.x_stride, args.features);
   const auto features = static_cast<float>(args.features);
   float mean = 0, sum = 0;
   if (args.is_centered) {
@@ -89,8 +89,8 @@ __global__ void forward_kernel(const __grid_constant__ NormForwardArgs args) {
 
   const T *const weight = static_cast<const T*>(args.weight), *const bias = static_cast<const T*>(args.bias);
   const T* residual = static_cast<const T*>(args.residual);
-  if (residual != nullptr) residual += row * args.features;
-  T* const value = static_cast<T*>(args.value) + row * args.features;
+  if (residual != nullptr) residual += row * args.residual_stride;
+  T* const value = static_cast<T*>(args.value) + row * args.value_stride;
   const float weight_offset = args.gain == NormGain::kOnePlusWeight ? 1 : 0;
   x.for_each_pack([&](int64_t column, Pack<T, kPackSize> pack) {
     const auto weight_pack = load<kPackSize>(weight + column);
@@ -110,8 +110,8 @@ __global__ void forward_kernel(const __grid_constant__ NormForwardArgs args) {
 template <class T, int kPackSize>
 __global__ void backward_kernel(const __grid_constant__ NormBackwardArgs args) {
   const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * kPackSize, stride = int64_t{blockDim.x} * kPackSize;
-  const T* const x = static_cast<const T*>(args.x) + row * args.features;
-  const T* const gradient = static_cast<const T*>(args.gradient) + row * args.features;
+  const T* const x = static_cast<const T*>(args.x) + row * args.x_stride;
+  const T* const gradient = static_cast<const T*>(args.gradient) + row * args.gradient_stride;
   const T* const weight = static_cast<const T*>(args.weight);
   const auto features = static_cast<float>(args.features);
   const float mean = args.is_centered ? args.mean[row] : 0, rstd = args.rstd[row];
@@ -130,8 +130,8 @@ __global__ void backward_kernel(const __grid_constant__ NormBackwardArgs args) {
   const float mean_dy_xhat = sum_over_block(sum_dy_xhat) / features;
 
   const T* residual_gradient = static_cast<const T*>(args.residual_gradient);
-  if (residual_gradient != nullptr) residual_gradient += row * args.features;
-  T* const dx = static_cast<T*>(args.dx) + row * args.features;
+  if (residual_gradient != nullptr) residual_gradient += row * args.residual_gradient_stride;
+  T* const dx = static_cast<T*>(args.dx) + row * args.dx_stride;
   for (int64_t column = first; column < args.features; column += stride) {
     auto pack = load<kPackSize>(x + column);
     const auto dy = load<kPackSize>(gradient + column), weight_pack = load<kPackSize>(weight + column);
@@ -177,9 +177,18 @@ int launch_backward(const NormBackwardArgs& args, void* stream) {
                        stream);
 }
 
-template <class T, class... Pointee>
-bool can_vectorize_all_loads(int64_t features, const Pointee*... pointers) {
-  return can_load_packs<T>(features, static_cast<const T*>(pointers)...);
+/// Returns whether all rows of a norm can be read and written in packs of the largest size.
+template <class T>
+bool can_use_packs(const NormForwardArgs& args) {
+  return can_load_packs<T>(args.features, args.x, args.weight, args.bias, args.residual, args.value) &&
+         have_pack_strides<kMaxPackSize<T>>(args.x_stride, args.residual_stride, args.value_stride);
+}
+
+template <class T>
+bool can_use_packs(const NormBackwardArgs& args) {
+  return can_load_packs<T>(args.features, args.gradient, args.x, args.weight, args.residual_gradient, args.dx) &&
+         have_pack_strides<kMaxPackSize<T>>(args.gradient_stride, args.x_stride, args.residual_gradient_stride,
+                                            args.dx_stride);
 }
 
 }  // namespace
@@ -187,19 +196,16 @@ bool can_vectorize_all_loads(int64_t features, const Pointee*... pointers) {
 int norm_forward(const NormForwardArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
-    return can_vectorize_all_loads<T>(args.features, args.x, args.weight, args.bias, args.residual, args.value)
-               ? launch_forward<T, kMaxPackSize<T>>(args, stream)
-               : launch_forward<T, 1>(args, stream);
+    return can_use_packs<T>(args) ? launch_forward<T, kMaxPackSize<T>>(args, stream)
+                                  : launch_forward<T, 1>(args, stream);
   });
 }
 
 int norm_backward(const NormBackwardArgs& args, void* stream) {
   return dispatch_element_type(args.element, [&](auto zero) {
     using T = decltype(zero);
-    return can_vectorize_all_loads<T>(args.features, args.gradient, args.x, args.weight, args.residual_gradient,
-                                      args.dx)
-               ? launch_backward<T, kMaxPackSize<T>>(args, stream)
-               : launch_backward<T, 1>(args, stream);
+    return can_use_packs<T>(args) ? launch_backward<T, kMaxPackSize<T>>(args, stream)
+                                  : launch_backward<T, 1>(args, stream);
   });
 }
 

@@ -92,6 +92,13 @@ bool can_load_packs(int64_t columns, const Pointee*... pointers) {
   return columns % kPackSize == 0 && ((reinterpret_cast<uintptr_t>(pointers) % kBytes == 0) && ...);
 }
 
+/// Returns whether rows with these numbers of elements between them all begin at whole packs if the
+/// first row does.
+template <int kPackSize, class... Stride>
+bool have_pack_strides(Stride... strides) {
+  return ((strides % kPackSize == 0) && ...);
+}
+
 /// Returns function(zero of the C++ type of `element`); cudaErrorInvalidValue for another value.
 template <class Function>
 int dispatch_element_type(ElementType element, Function function) {
