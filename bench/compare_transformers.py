@@ -36,6 +36,7 @@ class Model:
 
 MODELS = {
     "llava-1.5-7b": Model(336, 576, 0),
+    "qwen2.5-vl-3b": Model(672, 576, 2),
     "qwen2.5-vl-7b": Model(672, 576, 2),
     "qwen3-vl-4b": Model(768, 576, 2),
     "qwen3.5-4b": Model(768, 576, 2),

@@ -9,18 +9,12 @@
 
 namespace vlmtrain::nn {
 
-namespace {
-
-/// Returns a tensor that shares the storage of `all` but is not a view of it. Views would share a
-/// version counter: an in-place change of one would count as a change of all.
 at::Tensor make_alias(const at::Tensor& all, int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides) {
   auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(all.storage()), all.key_set(), all.dtype());
   tensor.unsafeGetTensorImpl()->set_storage_offset(offset);
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   return tensor;
 }
-
-}  // namespace
 
 std::vector<at::Tensor> allocate_adjacent_tensors(const std::vector<int64_t>& rows, at::IntArrayRef sizes,
                                                   const at::TensorOptions& options, int64_t row_alignment) {

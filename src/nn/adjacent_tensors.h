@@ -8,6 +8,10 @@
 
 namespace vlmtrain::nn {
 
+/// Returns a tensor that shares the storage of `all` but is not a view of it. Views would share a
+/// version counter: an in-place change of one would count as a change of all.
+at::Tensor make_alias(const at::Tensor& all, int64_t offset, at::IntArrayRef sizes, at::IntArrayRef strides);
+
 /// Returns uninitialized tensors [rows[i], sizes...], adjacent in one allocation. They are not
 /// views of one another, so autograd tracks their versions separately. Each tensor begins at a row
 /// that is a multiple of `row_alignment`; the rows between tensors and after the last one are zero.

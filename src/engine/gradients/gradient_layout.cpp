@@ -79,7 +79,7 @@ class PartialBucket {
       *section += round_up(trained_parameters[i]->tensor.numel(), alignment);
     }
     ++num_units_;
-    last_parameter_index_ = unit.indices.back();
+    last_parameter_index_ = *std::ranges::max_element(unit.indices);
   }
 
   /// Returns the elements of each section if all are equal and consist of the parts of
@@ -138,6 +138,10 @@ std::vector<ParameterUnit> find_units(const TrainedParameters& trained_parameter
       unit.elements += round_up(parameter.tensor.numel(), rules.alignment);
       unit.is_undivided |= rules.is_undivided && rules.is_undivided(parameter);
     }
+    // The A and B of adapters may have one storage, in which their order is not that of the parameters.
+    std::ranges::stable_sort(unit.indices, {}, [&](size_t index) {
+      return trained_parameters[index]->tensor.storage_offset();
+    });
   }
   return units;
 }

@@ -15,7 +15,6 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/activation.h"
-#include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/nn/layers/linear.h"
 
 namespace vlmtrain::nn {
@@ -74,23 +73,27 @@ class ActivationPrologue : public FusedPrologue {
   Output forward(const std::vector<at::Tensor>& inputs, bool /*for_backward*/) const override {
     const at::NoGradGuard no_gradients;
     const at::Tensor& x = inputs[0];
-    return {.value = uses_custom_kernel(x) ? kernels::activate(x, to_kernel_activation(activation_))
-                                           : activate_aten(activation_, x)};
+    return {.value = kernels::can_run_activation(x) ? kernels::activate(x, to_kernel_activation(activation_))
+                                                    : activate_aten(activation_, x)};
+  }
+
+  Output forward_with_border(const std::vector<at::Tensor>& inputs, int64_t border_columns) const override {
+    const at::NoGradGuard no_gradients;
+    const at::Tensor& x = inputs[0];
+    if (!kernels::can_run_activation(x)) return FusedPrologue::forward_with_border(inputs, border_columns);
+    return {.value = kernels::activate(x, to_kernel_activation(activation_), border_columns)};
   }
 
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& /*made*/,
                                    const at::Tensor& gradient, const std::vector<bool>& needs_grad) const override {
     if (!needs_grad[0]) return {at::Tensor()};
     const at::Tensor& x = inputs[0];
-    return {uses_custom_kernel(x) ? kernels::activation_backward(gradient, x, to_kernel_activation(activation_))
-                                  : activation_backward_aten(activation_, x, gradient)};
+    return {kernels::can_run_activation(x)
+                ? kernels::activation_backward(gradient, x, to_kernel_activation(activation_))
+                : activation_backward_aten(activation_, x, gradient)};
   }
 
  private:
-  static bool uses_custom_kernel(const at::Tensor& x) {
-    return kernels::is_available(kernels::Kernel::kActivation, x) && x.is_contiguous();
-  }
-
   Activation activation_;
 };
 
@@ -120,7 +123,7 @@ class GatedPrologue : public FusedPrologue {
   /// activation of the gate.
   Output forward(const std::vector<at::Tensor>& inputs, bool for_backward) const override {
     const at::NoGradGuard no_gradients;
-    if (uses_custom_kernel(inputs[0]))
+    if (kernels::can_run_gated_activation(inputs[0]))
       return {.value = kernels::gated_activation(inputs[0], GateFunction::kKernelActivation)};
     const auto halves = inputs[0].chunk(2, -1);
     if (!for_backward) return {.value = GateFunction::forward(halves[0]).mul_(halves[1])};
@@ -128,10 +131,17 @@ class GatedPrologue : public FusedPrologue {
     return {.value = scratch.chunk(2, -1)[0] * halves[1], .scratch = scratch};
   }
 
+  Output forward_with_border(const std::vector<at::Tensor>& inputs, int64_t border_columns) const override {
+    const at::NoGradGuard no_gradients;
+    if (!kernels::can_run_gated_activation(inputs[0]))
+      return FusedPrologue::forward_with_border(inputs, border_columns);
+    return {.value = kernels::gated_activation(inputs[0], GateFunction::kKernelActivation, border_columns)};
+  }
+
   std::vector<at::Tensor> backward(const std::vector<at::Tensor>& inputs, const Output& output,
                                    const at::Tensor& gradient, const std::vector<bool>& needs_grad) const override {
     if (!needs_grad[0]) return {at::Tensor()};
-    if (uses_custom_kernel(inputs[0])) {
+    if (kernels::can_run_gated_activation(inputs[0])) {
       return {kernels::gated_activation_backward(gradient, inputs[0], GateFunction::kKernelActivation)};
     }
     const auto halves = inputs[0].chunk(2, -1);
@@ -144,10 +154,6 @@ class GatedPrologue : public FusedPrologue {
   }
 
  private:
-  static bool uses_custom_kernel(const at::Tensor& x) {
-    return kernels::is_available(kernels::Kernel::kGatedActivation, x) && x.is_contiguous();
-  }
-
   /// Returns a tensor of x's size. Its gate half holds the activation; its up half is
   /// uninitialized.
   static at::Tensor activate_gate_columns(const at::Tensor& x) {

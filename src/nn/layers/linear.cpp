@@ -13,9 +13,11 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "nn/adjacent_tensors.h"
+#include "nn/layers/bordered_weights.h"
 #include "nn/layers/linear_group.h"
 #include "nn/value_capsule.h"
 #include "vlmtrain/base/hash.h"
@@ -137,29 +139,64 @@ bool can_pad_weights(const std::vector<ParameterScope>& scopes) {
          });
 }
 
-/// Returns adjacent storage for the weights if all of them or none are quantized; else empty
-/// entries, for separate storage. Frozen weights have aligned rows. Quantized weights with DoRA get
-/// separate storage, too: each is dequantized alone, which takes fewer launches if its own tensors
-/// are adjacent.
-std::vector<WeightStorage> allocate_weight_storages(const std::vector<ParameterScope>& scopes, int64_t in_features,
-                                                    const std::vector<int64_t>& out_features, int64_t column_alignment,
-                                                    bool uses_dora) {
-  std::vector<WeightStorage> weight_storages(scopes.size());
+/// Storage for the parameters of a group of Linears. Empty entries stand for storage of their own.
+struct GroupStorage {
+  std::vector<WeightStorage> weights;               // of each Linear
+  std::vector<LoraAdapter::Storage> adapters;       // of each Linear
+  std::optional<BorderedWeights> bordered_weights;  // holds the others, if defined
+};
+
+/// Returns whether A and B get storage next to the weights: their rows are then strided. Not in fp32,
+/// where the optimizers update the parameters themselves, which must be dense.
+bool can_have_border(const std::vector<ParameterScope>& scopes) {
+  const at::TensorOptions& options = scopes.front().store().options();
+  const bool pads_rows = align_width(1, options) > 1;
+  return pads_rows && options.dtype() != at::kFloat && can_pad_weights(scopes) &&
+         !scopes.front().store().lora()->use_dora;
+}
+
+/// Allocates storage in which one product reads all weights, if all of them or none are quantized.
+/// Quantized weights with DoRA get storage of their own, too: each is dequantized alone, which takes
+/// fewer launches if its own tensors are adjacent.
+GroupStorage allocate_group_storage(const std::vector<ParameterScope>& scopes, const LinearGroupShape& shape,
+                                    bool uses_dora) {
+  const size_t count = scopes.size();
+  GroupStorage storage{.weights = std::vector<WeightStorage>(count),
+                       .adapters = std::vector<LoraAdapter::Storage>(count),
+                       .bordered_weights = {}};
   const ParameterStore& store = scopes.front().store();
-  if (std::ranges::all_of(scopes, &ParameterScope::should_quantize_linear_weight)) {
-    if (uses_dora) return weight_storages;
-    const auto quantized_weights = store.allocate_quantized_weights(out_features, in_features);
-    for (size_t i = 0; i < weight_storages.size(); ++i) weight_storages[i].quantized_weight = quantized_weights[i];
-  } else if (std::ranges::none_of(scopes, &ParameterScope::should_quantize_linear_weight)) {
-    const int64_t row_stride = can_pad_weights(scopes) ? align_width(in_features, store.options()) : in_features;
-    const auto tensors =
-        allocate_adjacent_matrices(out_features, in_features, row_stride, store.options(), column_alignment);
-    for (size_t i = 0; i < weight_storages.size(); ++i) weight_storages[i].tensor = tensors[i];
+  const bool is_quantized = std::ranges::all_of(scopes, &ParameterScope::should_quantize_linear_weight);
+  const bool is_mixed = !is_quantized && std::ranges::any_of(scopes, &ParameterScope::should_quantize_linear_weight);
+  const bool has_adapters = std::ranges::any_of(shape.ranks, [](int64_t rank) { return rank > 0; });
+  if (has_adapters && !is_mixed && can_have_border(scopes)) {
+    storage.bordered_weights.emplace(shape, /*has_weights=*/!is_quantized, store.options());
+    for (size_t i = 0; i < count; ++i) {
+      if (shape.ranks[i] > 0) storage.adapters[i] = storage.bordered_weights->adapter_storage(i);
+      if (!is_quantized) storage.weights[i].tensor = storage.bordered_weights->weight_storage(i);
+    }
+  } else {
+    const auto lora_a = allocate_adjacent_tensors(shape.ranks, {shape.in_features}, store.options());
+    for (size_t i = 0; i < count; ++i) storage.adapters[i].a = lora_a[i];
   }
-  return weight_storages;
+  if (is_quantized && !uses_dora) {
+    const auto quantized_weights = store.allocate_quantized_weights(shape.out_features, shape.in_features);
+    for (size_t i = 0; i < count; ++i) storage.weights[i].quantized_weight = quantized_weights[i];
+  } else if (!is_quantized && !is_mixed && !storage.bordered_weights) {
+    const int64_t row_stride =
+        can_pad_weights(scopes) ? align_width(shape.in_features, store.options()) : shape.in_features;
+    const auto tensors = allocate_adjacent_matrices(shape.out_features, shape.in_features, row_stride, store.options(),
+                                                    shape.column_alignment);
+    for (size_t i = 0; i < count; ++i) storage.weights[i].tensor = tensors[i];
+  }
+  return storage;
 }
 
 }  // namespace
+
+FusedPrologue::Output FusedPrologue::forward_with_border(const std::vector<at::Tensor>& inputs,
+                                                         int64_t /*border_columns*/) const {
+  return forward(inputs, /*for_backward=*/false);
+}
 
 FusedPrologue::Output FusedPrologue::forward_add_residual(const std::vector<at::Tensor>& inputs,
                                                           const at::Tensor& residual) const {
@@ -213,29 +250,35 @@ MergedLinear::MergedLinear(const std::vector<ParameterScope>& scopes, int64_t in
   std::vector<at::Tensor> biases(scopes.size());
   const bool uses_dora =
       std::ranges::any_of(settings, [](const LoraSettings* lora) { return lora != nullptr && lora->use_dora; });
-  const auto weights = allocate_weight_storages(scopes, in_features, out_features, column_alignment, uses_dora);
-  if (bias) biases = allocate_adjacent_tensors(out_features, {}, options, column_alignment);
   std::vector<int64_t> ranks;
   ranks.reserve(settings.size());
   for (const LoraSettings* lora : settings) ranks.push_back(lora != nullptr ? lora->rank : 0);
-  const auto lora_a_storages = allocate_adjacent_tensors(ranks, {in_features}, options);
+  GroupStorage storage = allocate_group_storage(
+      scopes,
+      {.in_features = in_features, .out_features = out_features, .ranks = ranks, .column_alignment = column_alignment},
+      uses_dora);
+  if (bias) biases = allocate_adjacent_tensors(out_features, {}, options, column_alignment);
 
-  auto group = std::make_shared<LinearGroup>(
-      LinearGroup{.members = {}, .options = options, .in_features = in_features, .column_alignment = column_alignment});
+  auto group = std::make_shared<LinearGroup>(LinearGroup{.members = {},
+                                                         .options = options,
+                                                         .in_features = in_features,
+                                                         .column_alignment = column_alignment,
+                                                         .output_columns = output_columns});
   for (size_t i = 0; i < scopes.size(); ++i) {
     const ParameterScope& scope = scopes[i];
     const int64_t columns = out_features[i];
     LinearGroup::Member member{
         .weight = scope.add_linear_weight({columns, in_features}, InitialValues::kaiming(in_features, initial_gain),
-                                          weights[i]),
+                                          storage.weights[i]),
         .bias = {},
         .adapter = {},
         .first_column = group->members.empty() ? 0 : group->columns(),
         .columns = columns};
     if (bias) member.bias = scope.add_parameter("bias", {columns}, InitialValues::zeros(), biases[i]);
-    if (settings[i] != nullptr) member.adapter.emplace(scope, *settings[i], lora_a_storages[i], in_features, columns);
+    if (settings[i] != nullptr) member.adapter.emplace(scope, *settings[i], storage.adapters[i], in_features, columns);
     group->members.push_back(std::move(member));
   }
+  group->bordered_weights = std::move(storage.bordered_weights);
   linear_group_ = std::move(group);
 }
 
@@ -265,12 +308,13 @@ ResidualBranch MergedLinear::forward_branch(const LinearInput& x) const {
   return apply_linear_branch(linear_group_, x);
 }
 
-LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const at::Tensor& a_storage,
+LoraAdapter::LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const Storage& storage,
                          int64_t in_features, int64_t out_features)
     : a_(scope.add_adapter_parameter("lora_A.weight", {settings.rank, in_features},
                                      InitialValues::uniform(1 / std::sqrt(static_cast<double>(in_features))),
-                                     a_storage)),
-      b_(scope.add_adapter_parameter("lora_B.weight", {out_features, settings.rank}, InitialValues::zeros())),
+                                     storage.a)),
+      b_(scope.add_adapter_parameter("lora_B.weight", {out_features, settings.rank}, InitialValues::zeros(),
+                                     storage.b)),
       scale_(settings.scale()),
       dropout_probability_(settings.dropout),
       dropout_layer_id_(derive_stream_seed(0, scope.path())) {

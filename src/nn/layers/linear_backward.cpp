@@ -11,6 +11,7 @@
 #include "nn/layers/group_weights.h"
 #include "nn/layers/linear_group.h"
 #include "nn/value_capsule.h"
+#include "vlmtrain/kernels/rows.h"
 #include "vlmtrain/nn/layers/matmul.h"
 #include "vlmtrain/nn/weights/row_alignment.h"
 
@@ -68,13 +69,14 @@ LinearSavedState LinearSavedState::load(AutogradContext* context) {
 }
 
 LoraProjections::LoraProjections(const std::vector<const LoraAdapter*>& adapters, int64_t rows,
-                                 const at::TensorOptions& options) {
+                                 const at::TensorOptions& options, at::Tensor matrix)
+    : merged(std::move(matrix)) {
   std::vector<int64_t> widths;
   for (const LoraAdapter* adapter : adapters) {
     widths.push_back(align_width(adapter->rank(), options));
     has_padding_columns |= widths.back() != adapter->rank();
   }
-  merged = at::empty({rows, std::reduce(widths.begin(), widths.end())}, options);
+  if (!merged.defined()) merged = at::empty({rows, std::reduce(widths.begin(), widths.end())}, options);
   by_adapter = merged.split_with_sizes(widths, 1);
   for (size_t i = 0; i < adapters.size(); ++i) by_adapter[i] = by_adapter[i].narrow(1, 0, adapters[i]->rank());
 }
@@ -99,9 +101,10 @@ LinearBackward::LinearBackward(const LinearGroup& group, const FusedPrologue* pr
     : linear_group_(group),
       prologue_(prologue),
       saved_state_(std::move(saved)),
-      gradient_(gradient.contiguous()),
+      gradient_(kernels::get_border_columns(gradient) > 0 ? gradient : gradient.contiguous()),
       needs_grad_(std::move(needs_grad)),
-      adapters_(linear_group_.adapters()) {
+      adapters_(linear_group_.adapters()),
+      border_(linear_group_.find_border()) {
   if (needs_input_value()) {
     prologue_output_ = prologue_ != nullptr ? prologue_->forward(saved_state_.inputs, /*for_backward=*/true)
                                             : FusedPrologue::Output{.value = saved_state_.inputs.front()};
@@ -126,7 +129,14 @@ bool LinearBackward::needs_input_value() const {
 }
 
 void LinearBackward::compute_projected_gradients() {
-  gradient_projections_ = LoraProjections(adapters_, gradient_.size(0), gradient_.options());
+  const at::Tensor border = has_gradient_border() ? kernels::view_with_border(gradient_).narrow(
+                                                        1, gradient_.size(1), border_->border_columns())
+                                                  : at::Tensor();
+  gradient_projections_ = LoraProjections(adapters_, gradient_.size(0), gradient_.options(), border);
+  if (border_ != nullptr) {
+    matmul_transposed_out(gradient_projections_.merged, gradient_, border_->b().t(), adapters_.front()->scale());
+    return;
+  }
   auto next = gradient_projections_.by_adapter.begin();
   for (const Member& member : linear_group_.members) {
     if (!member.adapter) continue;
@@ -221,9 +231,16 @@ variable_list LinearBackward::compute_input_gradients(const at::Tensor& residual
   return prologue_->backward(saved_state_.inputs, prologue_output_, value_gradient, needs_grad_);
 }
 
-at::Tensor LinearBackward::multiply_gradient_by_weight() const {
-  const GroupWeights weights(linear_group_, saved_state_.input_columns);
-  if (weights.merged().defined()) return matmul_transposed(gradient_, weights.merged().t());
+bool LinearBackward::has_gradient_border() const {
+  return border_ != nullptr && kernels::get_border_columns(gradient_) == border_->border_columns() &&
+         border_->input_columns() == saved_state_.input_columns && !saved_state_.dropout.is_active() &&
+         GroupWeights::can_have_border(linear_group_);
+}
+
+at::Tensor LinearBackward::multiply_gradient_by_weight(WeightBorder border) const {
+  const GroupWeights weights(linear_group_, saved_state_.input_columns, border);
+  const at::Tensor gradient = border == WeightBorder::kA ? kernels::view_with_border(gradient_) : gradient_;
+  if (weights.merged().defined()) return matmul_transposed(gradient, weights.merged().t());
   at::Tensor result;
   for (size_t i = 0; i < linear_group_.members.size(); ++i) {
     const Member& member = linear_group_.members[i];
@@ -238,7 +255,8 @@ at::Tensor LinearBackward::multiply_gradient_by_weight() const {
 }
 
 at::Tensor LinearBackward::compute_input_value_gradient() const {
-  at::Tensor result = multiply_gradient_by_weight();
+  if (has_gradient_border()) return multiply_gradient_by_weight(WeightBorder::kA);
+  at::Tensor result = multiply_gradient_by_weight(WeightBorder::kNone);
   if (adapters_.empty()) return result;
   if (saved_state_.dropout.is_active()) {
     saved_state_.dropout.add_consumer_gradients(result, [&](int64_t consumer, const at::Tensor& output) {
@@ -251,7 +269,11 @@ at::Tensor LinearBackward::compute_input_value_gradient() const {
     return result;
   }
   at::Tensor a;
-  if (!gradient_projections_.has_padding_columns) a = make_merged_lora_a(adapters_, saved_state_.input_columns);
+  if (border_ != nullptr) {
+    a = border_->a().narrow(1, 0, saved_state_.input_columns);
+  } else if (!gradient_projections_.has_padding_columns) {
+    a = make_merged_lora_a(adapters_, saved_state_.input_columns);
+  }
   if (a.defined()) {
     addmm_in_place(result, gradient_projections_.merged, a);
     return result;

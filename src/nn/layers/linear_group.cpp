@@ -15,7 +15,9 @@
 #include "nn/layers/group_weights.h"
 #include "nn/round_up.h"
 #include "nn/value_capsule.h"
+#include "vlmtrain/kernels/rows.h"
 #include "vlmtrain/nn/layers/matmul.h"
+#include "vlmtrain/nn/layers/recompute.h"
 
 namespace vlmtrain::nn {
 
@@ -33,8 +35,18 @@ struct LinearCall {
   bool has_residual = false;
   bool returns_residual_stream = false;  // whether the first input is also returned, as the second result
   bool has_dropout = false;              // whether the adapters apply dropout to their inputs
+  bool saves_hidden = false;             // whether the adapters' hidden values are needed for a backward pass
+  bool needs_gradient = false;           // whether this call, or the same one in a recomputation, has a backward pass
 };
 using LinearCallCapsule = ValueCapsule<LinearCall>;
+
+/// Computes x Wᵀ. Writes it to y [rows, out] if defined, else to a new tensor.
+at::Tensor multiply_by_weights(const at::Tensor& x, const at::Tensor& weight, at::Tensor y) {
+  if (!y.defined()) return matmul_transposed(x, weight);
+  if (x.is_cuda()) return at::mm_out(y, x, weight.t());
+  matmul_transposed_out(y, x, weight);
+  return y;
+}
 
 /// Computes x Wᵀ member by member. Writes it to y [rows, out] if defined, else to a new tensor.
 at::Tensor apply_member_weights(const LinearGroup& group, const GroupWeights& weights, const at::Tensor& x,
@@ -47,13 +59,39 @@ at::Tensor apply_member_weights(const LinearGroup& group, const GroupWeights& we
   return y;
 }
 
-/// Returns x Wᵀ (+ b) (+ residual), [rows, out].
-at::Tensor apply_group_weights(const LinearGroup& group, const at::Tensor& x, const at::Tensor& residual) {
-  at::Tensor y;
+/// Returns whether the gradient of the result gets a border for the adapters' gradients, which then
+/// take part in the product with the weights. cuBLAS processes the sum of that product in multiples of
+/// kSumAlignment columns; more than 3 % of them would cost more than a product of their own.
+/// Biases are added in the epilogue of a product only if its result is contiguous.
+bool has_gradient_border(const LinearCall& call) {
+  if (call.group->output_columns == OutputColumns::kDense && !call.has_residual) return false;
+  constexpr int64_t kSumAlignment = 64;
+  constexpr double kMaxGrowth = 1.03;
+  if (!call.needs_gradient || call.has_dropout || call.group->has_bias() || !GroupWeights::can_have_border(*call.group))
+    return false;
+  const int64_t columns = call.group->columns(), border_columns = call.group->bordered_weights->border_columns();
+  return static_cast<double>(round_up(columns + border_columns, kSumAlignment)) <=
+         kMaxGrowth * static_cast<double>(round_up(columns, kSumAlignment));
+}
+
+/// Returns an uninitialized result [rows, out] for products that write to it; undefined if they return
+/// a new one. Kernels give a gradient the row stride of its tensor.
+at::Tensor allocate_result(const LinearCall& call, const at::Tensor& x) {
+  const int64_t border_columns = has_gradient_border(call) ? call.group->bordered_weights->border_columns() : 0;
+  if (!x.is_cuda() && border_columns == 0) return {};
+  return kernels::allocate_bordered_rows(x.size(0), call.group->columns(), border_columns, x.options());
+}
+
+/// Returns x Wᵀ (+ b) (+ residual), [rows, out]. With WeightBorder::kB, x ends with the hidden values h
+/// of the adapters (compute_input()), and the result includes h Bᵀ.
+at::Tensor apply_group_weights(const LinearCall& call, const at::Tensor& x, WeightBorder border,
+                               const at::Tensor& residual) {
+  const LinearGroup& group = *call.group;
   // Allocated before the dequantized weights. Allocated after them, a saved y would leave a gap of
   // their size when they are freed.
-  if (x.is_cuda()) y = at::empty({x.size(0), group.columns()}, x.options());
-  const GroupWeights weights(group, x.size(1));
+  at::Tensor y = allocate_result(call, x);
+  const int64_t border_columns = border == WeightBorder::kB ? group.bordered_weights->border_columns() : 0;
+  const GroupWeights weights(group, x.size(1) - border_columns, border);
   const at::Tensor& weight = weights.merged();
   const at::Tensor bias = group.make_merged_bias();
   // cuBLAS adds a bias or residual in its epilogue, which is cheaper than another pass over y.
@@ -63,7 +101,7 @@ at::Tensor apply_group_weights(const LinearGroup& group, const at::Tensor& x, co
     return at::addmm_out(y, residual, x, weight.t());
   } else {
     if (weight.defined()) {
-      y = x.is_cuda() ? at::mm_out(y, x, weight.t()) : matmul_transposed(x, weight);
+      y = multiply_by_weights(x, weight, y);
     } else {
       y = apply_member_weights(group, weights, x, y);
     }
@@ -75,33 +113,101 @@ at::Tensor apply_group_weights(const LinearGroup& group, const at::Tensor& x, co
   return residual.defined() ? y.add_(residual) : y;
 }
 
-/// Adds the outputs of the adapters for x [rows, in] to y [rows, out]. Sets lora_hidden and dropout
-/// of `saved`.
-void add_adapter_outputs(const LinearGroup& group, bool has_dropout, const at::Tensor& x, const at::Tensor& y,
+/// Writes scale · dropout(x) Aᵀ of each adapter to `hidden`. Sets dropout of `saved`.
+void compute_lora_hidden(const LinearGroup& group, bool has_dropout, const at::Tensor& x, const LoraProjections& hidden,
                          LinearSavedState& saved) {
   const auto adapters = group.adapters();
-  if (adapters.empty()) return;
-  const LoraProjections hidden(adapters, x.size(0), x.options());
-  saved.lora_hidden = hidden.by_adapter;
+  const BorderedWeights* const border = group.find_border();
   const auto project_down = [&](int64_t consumer, const at::Tensor& consumer_input) {
     const auto i = static_cast<size_t>(consumer);
-    matmul_transposed_out(saved.lora_hidden[i], consumer_input, make_padded_lora_a(*adapters[i], x.size(1)),
+    if (border != nullptr) {
+      matmul_transposed_out(border->slice_border(hidden.merged, i), consumer_input,
+                            border->padded_a(i).narrow(1, 0, x.size(1)), adapters[i]->scale());
+      return;
+    }
+    matmul_transposed_out(hidden.by_adapter[i], consumer_input, make_padded_lora_a(*adapters[i], x.size(1)),
                           adapters[i]->scale());
   };
-  at::Tensor a;
-  if (!has_dropout && !hidden.has_padding_columns) a = make_merged_lora_a(adapters, x.size(1));
   if (has_dropout) {
     saved.dropout = adapters.front()->make_dropouts(x, std::ssize(adapters));
     saved.dropout.apply(x, project_down);
-  } else if (a.defined()) {
+    return;
+  }
+  at::Tensor a;
+  if (border != nullptr) {
+    a = border->a().narrow(1, 0, x.size(1));
+  } else if (!hidden.has_padding_columns) {
+    a = make_merged_lora_a(adapters, x.size(1));
+  }
+  if (a.defined()) {
     matmul_transposed_out(hidden.merged, x, a, adapters.front()->scale());
   } else {
     for (int64_t i = 0; i < std::ssize(adapters); ++i) project_down(i, x);
   }
-  auto next = saved.lora_hidden.begin();
+}
+
+/// Adds the outputs of the adapters for their hidden values to y [rows, out].
+void add_adapter_outputs(const LinearGroup& group, const LoraProjections& hidden, const at::Tensor& y) {
+  if (const BorderedWeights* const border = group.find_border(); border != nullptr) {
+    addmm_in_place(y, hidden.merged, border->b().t());
+    return;
+  }
+  auto next = hidden.by_adapter.begin();
   for (const Member& member : group.members) {
     if (member.adapter) addmm_in_place(member.slice_columns(y), *next++, make_aligned_lora_b(*member.adapter).t());
   }
+}
+
+/// Returns the value of a call's input and the statistics of its prologue. A prologue leaves a border
+/// for the hidden values of the adapters if the weights have one.
+FusedPrologue::Output compute_input(const LinearCall& call, const std::vector<at::Tensor>& inputs) {
+  if (!call.prologue) return {.value = inputs.front()};
+  const BorderedWeights* const border = call.group->find_border();
+  if (border == nullptr) return call.prologue->forward(inputs, /*for_backward=*/false);
+  return call.prologue->forward_with_border(inputs, border->border_columns());
+}
+
+/// Returns whether x, which compute_input() returned, has a border for the hidden values of the adapters
+/// and the weights one for B.
+bool has_border_for_hidden(const LinearCall& call, const at::Tensor& x) {
+  if (!call.prologue || !GroupWeights::can_have_border(*call.group)) return false;
+  const BorderedWeights& weights = *call.group->bordered_weights;
+  return weights.input_columns() == x.size(1) && kernels::get_border_columns(x) == weights.border_columns();
+}
+
+/// Returns a copy of the hidden values in the border of x, which would keep all of x in memory. The copy
+/// is in the border of the result y if the reader of y saves it for its own backward pass, as readers of
+/// residual streams and of an MLP's first Linears do.
+at::Tensor copy_hidden(const LinearCall& call, const at::Tensor& border, const at::Tensor& y) {
+  const bool is_y_saved = call.has_residual || call.group->output_columns == OutputColumns::kAligned;
+  if (!is_y_saved || kernels::get_border_columns(y) == 0) return border.clone(at::MemoryFormat::Contiguous);
+  return kernels::view_with_border(y).narrow(1, y.size(1), border.size(1)).copy_(border);
+}
+
+/// Computes the result of a call for its input's value. Sets the fields of `saved` that belong to the
+/// adapters.
+at::Tensor compute_result(const LinearCall& call, const at::Tensor& x, const at::Tensor& residual,
+                          LinearSavedState& saved) {
+  const LinearGroup& group = *call.group;
+  const auto adapters = group.adapters();
+  if (adapters.empty()) return apply_group_weights(call, x, WeightBorder::kNone, residual);
+  const auto make_projections = [&](const at::Tensor& matrix) {
+    return LoraProjections(adapters, x.size(0), x.options(), matrix);
+  };
+  if (!has_border_for_hidden(call, x)) {
+    at::Tensor y = apply_group_weights(call, x, WeightBorder::kNone, residual);
+    const LoraProjections hidden = make_projections({});
+    compute_lora_hidden(group, call.has_dropout, x, hidden, saved);
+    add_adapter_outputs(group, hidden, y);
+    saved.lora_hidden = hidden.by_adapter;
+    return y;
+  }
+  const at::Tensor x_and_hidden = kernels::view_with_border(x);
+  const at::Tensor border = x_and_hidden.narrow(1, x.size(1), kernels::get_border_columns(x));
+  compute_lora_hidden(group, call.has_dropout, x, make_projections(border), saved);
+  at::Tensor y = apply_group_weights(call, x_and_hidden, WeightBorder::kB, residual);
+  if (call.saves_hidden) saved.lora_hidden = make_projections(copy_hidden(call, border, y)).by_adapter;
+  return y;
 }
 
 struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
@@ -112,13 +218,11 @@ struct LinearGroupFunction : torch::autograd::Function<LinearGroupFunction> {
     const LinearCall& call = capsule->value;
     LinearSavedState saved{
         .inputs = tensors.slice(0, call.num_inputs).vec(), .statistics = {}, .lora_hidden = {}, .dropout = {}};
-    FusedPrologue::Output prologue_output = call.prologue ? call.prologue->forward(saved.inputs, /*for_backward=*/false)
-                                                          : FusedPrologue::Output{.value = saved.inputs.front()};
-    saved.statistics = std::move(prologue_output.statistics);
-    saved.input_columns = prologue_output.value.size(1);
-    at::Tensor y = apply_group_weights(*call.group, prologue_output.value,
-                                       call.has_residual ? tensors[call.num_inputs] : at::Tensor());
-    add_adapter_outputs(*call.group, call.has_dropout, prologue_output.value, y, saved);
+    FusedPrologue::Output input = compute_input(call, saved.inputs);
+    saved.statistics = std::move(input.statistics);
+    saved.input_columns = input.value.size(1);
+    at::Tensor y =
+        compute_result(call, input.value, call.has_residual ? tensors[call.num_inputs] : at::Tensor(), saved);
     saved.save(context);
     context->saved_data["call"] = c10::IValue::make_capsule(capsule);
     context->saved_data["tensors"] = static_cast<int64_t>(tensors.size());
@@ -205,6 +309,10 @@ std::vector<const LoraAdapter*> LinearGroup::adapters() const {
   return result;
 }
 
+const BorderedWeights* LinearGroup::find_border() const {
+  return bordered_weights && bordered_weights->holds(adapters()) ? &*bordered_weights : nullptr;
+}
+
 bool LinearGroup::has_dora() const {
   return std::ranges::any_of(adapters(), &LoraAdapter::has_dora);
 }
@@ -222,7 +330,9 @@ variable_list apply_linear_group(const std::shared_ptr<const LinearGroup>& group
                         .num_inputs = x.inputs().size(),
                         .has_residual = residual.defined(),
                         .returns_residual_stream = returns_residual_stream,
-                        .has_dropout = std::ranges::any_of(group->adapters(), &LoraAdapter::is_dropout_active)};
+                        .has_dropout = std::ranges::any_of(group->adapters(), &LoraAdapter::is_dropout_active),
+                        .saves_hidden = at::GradMode::is_enabled(),
+                        .needs_gradient = is_grad_needed()};
   return LinearGroupFunction::apply(c10::make_intrusive<LinearCallCapsule>(call), at::TensorList(tensors));
 }
 

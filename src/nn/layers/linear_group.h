@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "nn/layers/bordered_weights.h"
 #include "vlmtrain/nn/layers/dropout.h"
 #include "vlmtrain/nn/layers/linear.h"
 #include "vlmtrain/nn/weights/quantized_weight.h"
@@ -35,6 +36,8 @@ struct LinearGroup {
   at::TensorOptions options;     // device and dtype of the result
   int64_t in_features;           // columns of the weights
   int64_t column_alignment = 1;  // first_column of each member and columns() are multiples of it
+  OutputColumns output_columns = OutputColumns::kDense;
+  std::optional<BorderedWeights> bordered_weights = {};  // holds the members' parameters; see find_border()
 
   /// Returns the number of columns of the result of all members, with padding.
   int64_t columns() const;
@@ -51,6 +54,8 @@ struct LinearGroup {
   bool has_dora() const;
   /// Returns the adapters of the members that have one, in order.
   std::vector<const LoraAdapter*> adapters() const;
+  /// Returns the storage of the adapters as two matrices; null if each has storage of its own.
+  const BorderedWeights* find_border() const;
 };
 
 /// Implements MergedLinear::operator() for a group without DoRA.
@@ -61,6 +66,13 @@ at::Tensor apply_linear_group(const std::shared_ptr<const LinearGroup>& group, c
 /// whose first input needs a gradient.
 ResidualBranch apply_linear_branch(const std::shared_ptr<const LinearGroup>& group, const LinearInput& x);
 
+/// The matrix next to the weights of a group; see BorderedWeights.
+enum class WeightBorder : uint8_t {
+  kNone,
+  kB,  ///< columns after those of the weights
+  kA,  ///< rows after those of the weights
+};
+
 /// The tensors that autograd saves for the backward pass of a LinearGroup. The autograd node frees
 /// them after its backward pass.
 struct LinearSavedState {
@@ -68,7 +80,7 @@ struct LinearSavedState {
   std::vector<at::Tensor> statistics;   // of the prologue
   std::vector<at::Tensor> lora_hidden;  // scale · dropout(x) Aᵀ of each adapter, [rows, rank]
   IndependentDropouts dropout;          // dropout of the adapters' inputs; inactive without dropout
-  int64_t input_columns = 0;            // of the LinearInput's value
+  int64_t input_columns = 0;            // of the LinearInput's value, without a border
 
   /// Moves the tensors into `context`. May be called once.
   void save(torch::autograd::AutogradContext* context);
@@ -79,9 +91,11 @@ struct LinearSavedState {
 
 /// The projections of a group's adapters, [rows, rank] each, as columns of one matrix. Each begins at
 /// an aligned column (align_width()), so the matrix may have more columns than the sum of the ranks.
+/// BorderedWeights places them in the same way.
 struct LoraProjections {
-  /// Allocates uninitialized projections.
-  LoraProjections(const std::vector<const LoraAdapter*>& adapters, int64_t rows, const at::TensorOptions& options);
+  /// Places projections in `matrix`; in a new, uninitialized one if it is undefined.
+  LoraProjections(const std::vector<const LoraAdapter*>& adapters, int64_t rows, const at::TensorOptions& options,
+                  at::Tensor matrix = {});
   LoraProjections() = default;
 
   at::Tensor merged;                   // all columns
@@ -142,8 +156,13 @@ class LinearBackward {
   /// Returns one gradient per input of the LinearInput; undefined if not needed.
   std::vector<at::Tensor> compute_input_gradients(const at::Tensor& residual_stream_gradient) const;
 
-  /// Returns gradient · W, [rows, in]. Dequantized weights are freed on return.
-  at::Tensor multiply_gradient_by_weight() const;
+  /// Returns gradient · W, [rows, in]; with WeightBorder::kA plus scale · gradient · B A. Dequantized
+  /// weights are freed on return.
+  at::Tensor multiply_gradient_by_weight(WeightBorder border) const;
+
+  /// Returns whether the rows of the gradient have a border for scale · gradient · B, which the product
+  /// with the weights then includes.
+  bool has_gradient_border() const;
 
   /// Returns the gradient of the LinearInput's value, [rows, in], adapters included.
   at::Tensor compute_input_value_gradient() const;
@@ -151,9 +170,10 @@ class LinearBackward {
   const LinearGroup& linear_group_;
   const FusedPrologue* prologue_;
   LinearSavedState saved_state_;
-  at::Tensor gradient_;           // [rows, out]
+  at::Tensor gradient_;           // [rows, out], whose rows may have a border
   std::vector<bool> needs_grad_;  // per input
   std::vector<const LoraAdapter*> adapters_;
+  const BorderedWeights* border_;  // of the group; may be null
   FusedPrologue::Output prologue_output_;
   LoraProjections gradient_projections_;  // scale · gradient · B of each adapter
 };

@@ -65,14 +65,16 @@ class NormPrologue : public FusedPrologue {
     return forward_add_residual(inputs, {});
   }
 
+  Output forward_with_border(const std::vector<at::Tensor>& inputs, int64_t border_columns) const final {
+    const kernels::NormParams norm = make_kernel_norm(inputs);
+    if (!kernels::can_run_norm(inputs[0], norm)) return FusedPrologue::forward_with_border(inputs, border_columns);
+    return run_kernel(inputs[0], norm, {}, border_columns);
+  }
+
   Output forward_add_residual(const std::vector<at::Tensor>& inputs, const at::Tensor& residual) const final {
     const at::NoGradGuard no_gradients;
     const kernels::NormParams norm = make_kernel_norm(inputs);
-    if (kernels::can_run_norm(inputs[0], norm)) {
-      auto [value, statistics] = kernels::norm(inputs[0], norm, residual);
-      if (!norm.is_centered) return {.value = value, .statistics = {statistics.rstd}};
-      return {.value = value, .statistics = {statistics.mean, statistics.rstd}};
-    }
+    if (kernels::can_run_norm(inputs[0], norm)) return run_kernel(inputs[0], norm, residual, /*border_columns=*/0);
     Output output = forward_aten(inputs);
     if (residual.defined()) output.value.add_(residual);
     return output;
@@ -115,6 +117,14 @@ class NormPrologue : public FusedPrologue {
   virtual std::vector<at::Tensor> backward_aten(const std::vector<at::Tensor>& inputs, const Output& output,
                                                 const at::Tensor& gradient,
                                                 const std::vector<bool>& needs_grad) const = 0;
+
+  static Output run_kernel(const at::Tensor& x, const kernels::NormParams& norm, const at::Tensor& residual,
+                           int64_t border_columns) {
+    const at::NoGradGuard no_gradients;
+    auto [value, statistics] = kernels::norm(x, norm, residual, border_columns);
+    if (!norm.is_centered) return {.value = value, .statistics = {statistics.rstd}};
+    return {.value = value, .statistics = {statistics.mean, statistics.rstd}};
+  }
 
   kernels::NormParams make_kernel_norm(const std::vector<at::Tensor>& inputs) const {
     return {.weight = inputs[1],

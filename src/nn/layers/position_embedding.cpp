@@ -19,6 +19,7 @@
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/kernels/rope.h"
+#include "vlmtrain/kernels/rows.h"
 #include "vlmtrain/nn/layers/norm.h"
 
 namespace vlmtrain::nn {
@@ -93,6 +94,7 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
                                                 int64_t features) {
     context->save_for_backward({table.cos, table.sin});
     context->saved_data["num_parts"] = table.num_parts;
+    context->saved_data["border_columns"] = kernels::get_border_columns(x);
     const int64_t num_rotated_heads = query_heads + key_value_heads;
     // A separate tensor instead of views of x, so x can be freed.
     const at::Tensor rotated = at::empty({x.size(0), num_rotated_heads, features}, x.options());
@@ -114,7 +116,8 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
     const at::Tensor& query = gradients[0];
     const int64_t query_heads = query.size(1), key_value_heads = gradients[1].size(1), features = query.size(2);
     const at::Tensor result =
-        at::empty({query.size(0), (query_heads + 2 * key_value_heads) * features}, query.options());
+        kernels::allocate_bordered_rows(query.size(0), (query_heads + 2 * key_value_heads) * features,
+                                        context->saved_data["border_columns"].toInt(), query.options());
     if (rotates_whole_heads(table, features) && kernels::is_available(kernels::Kernel::kRope, query)) {
       kernels::rope(
           split_heads(result, query_heads, key_value_heads, features),
@@ -239,7 +242,7 @@ struct QkNormRopeFunction : torch::autograd::Function<QkNormRopeFunction> {
     const kernels::QkNormParams norm{saved[2], saved[3], to_kernel_gain(context->saved_data["gain"].toInt()),
                                      context->saved_data["eps"].toDouble()};
     const bool compute_weight_gradients = needs_weight_gradients(context, norm.key_weight);
-    const at::Tensor dx = at::empty_like(x);
+    const at::Tensor dx = kernels::allocate_rows_like(x);
     auto weight_gradients = kernels::qk_norm_rope_backward(
         parts(dx),
         {make_rows_contiguous(gradients[0]), make_rows_contiguous(gradients[1]), make_rows_contiguous(gradients[2])},

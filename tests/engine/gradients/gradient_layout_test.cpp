@@ -257,6 +257,19 @@ TEST(GradientLayoutValues, OfThreeRanks) {
       << "one rank has all elements";
 }
 
+/// The A of adapters remain adjacent in the order of their memory, although each B comes between.
+TEST(GradientLayoutValues, ParametersOfOneStorageAreInItsOrder) {
+  constexpr int64_t kElements = 2 * kShardAlignment;
+  nn::ParameterStore store(at::TensorOptions(at::kFloat));
+  const at::Tensor storage = at::zeros({4, kElements});
+  for (const int64_t position : {2, 0, 3, 1}) {  // A, B, A, B
+    store.add(fmt::format("{}", position), nn::Component::kLanguageModel, {kElements}, nn::InitialValues::zeros(),
+              /*is_adapter=*/true, storage.select(0, position).detach());
+  }
+  const GradientLayout layout(store);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(layout.offset(i), std::stoi(store.all()[i].name) * kElements);
+}
+
 TEST(GradientLayoutValues, ParametersOfShardedBlocksAreDivided) {
   const Shard shard{.rank = 0, .count = 2};
   nn::ParameterStore store(nn::ParameterSettings{.options = at::TensorOptions(at::kFloat), .shard = shard});

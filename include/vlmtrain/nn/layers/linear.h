@@ -32,6 +32,10 @@ class FusedPrologue {
   /// no gradients.
   virtual Output forward(const std::vector<at::Tensor>& inputs, bool for_backward) const = 0;
 
+  /// Does the same as forward() without `for_backward`. Rows of the value may have a border of
+  /// `border_columns` columns (kernels/rows.h); without a kernel that leaves one, they have none.
+  virtual Output forward_with_border(const std::vector<at::Tensor>& inputs, int64_t border_columns) const;
+
   /// Computes the function and adds `residual` [rows, features] to the value.
   virtual Output forward_add_residual(const std::vector<at::Tensor>& inputs, const at::Tensor& residual) const;
 
@@ -101,10 +105,11 @@ struct LinearGroup;
 
 /// The columns of a MergedLinear's result.
 enum class OutputColumns : uint8_t {
-  kDense,  ///< the columns of each Linear follow those of the one before
+  kDense,    ///< the columns of each Linear follow those of the one before
+  kStrided,  ///< the same, but rows may be further apart; for readers that support it, such as norms and RoPE
   /// Each Linear has align_width(out_features) columns (nn/weights/row_alignment.h), those beyond
   /// out_features zero. For activations of which 0 is a fixed point, whose value another Linear
-  /// reads. With DoRA, too.
+  /// reads. With DoRA, too. Rows may be further apart.
   kAligned,
 };
 
@@ -127,7 +132,7 @@ class MergedLinear {
 
   /// Maps x [rows, in] to [rows, columns], the columns of each Linear in order (OutputColumns). x may
   /// have align_width(in) columns, those beyond `in` zero. Adds `residual` of the result's shape if it
-  /// is defined. Records gradients.
+  /// is defined; the rows of the sum may be further apart, as with kStrided. Records gradients.
   at::Tensor operator()(const LinearInput& x, const at::Tensor& residual = {}) const;
 
   /// Returns the result and the first input of x; see ResidualBranch.
@@ -163,10 +168,15 @@ class Linear {
 /// that share an input use the layer of the first adapter, with their index as the consumer.
 class LoraAdapter {
  public:
-  /// Adds the parameters under `scope`. `a_storage` [rank, in]: storage for A; if undefined, new
-  /// storage is allocated.
-  LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const at::Tensor& a_storage,
-              int64_t in_features, int64_t out_features);
+  /// Storage for the parameters; undefined tensors are allocated.
+  struct Storage {
+    at::Tensor a;  ///< [rank, in]
+    at::Tensor b;  ///< [out, rank]
+  };
+
+  /// Adds the parameters under `scope`.
+  LoraAdapter(const ParameterScope& scope, const LoraSettings& settings, const Storage& storage, int64_t in_features,
+              int64_t out_features);
 
   /// Returns A, [rank, in].
   const at::Tensor& a() const { return a_; }

@@ -24,7 +24,7 @@ AttentionMixer::AttentionMixer(const nn::ParameterScope& scope, const LlamaConfi
       qkv_(scope, {"q_proj", "k_proj", "v_proj"}, config.hidden_size,
            {count_query_columns(config), head_shape_.num_key_value_heads * head_shape_.head_dim,
             head_shape_.num_key_value_heads * head_shape_.head_dim},
-           config.qkv_bias),
+           config.qkv_bias, nn::OutputColumns::kStrided),
       out_proj_(scope / config.names.attention_output, config.num_heads * config.head_dim, config.hidden_size,
                 config.attention_output_bias, compute_residual_gain(config.num_layers)) {
   if (config.qk_norm) qk_norm_.emplace(scope, config.head_dim, config.rms_norm_eps, config.norm_gain);
