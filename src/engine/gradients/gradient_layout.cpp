@@ -139,9 +139,8 @@ std::vector<ParameterUnit> find_units(const TrainedParameters& trained_parameter
       unit.is_undivided |= rules.is_undivided && rules.is_undivided(parameter);
     }
     // The A and B of adapters may have one storage, in which their order is not that of the parameters.
-    std::ranges::stable_sort(unit.indices, {}, [&](size_t index) {
-      return trained_parameters[index]->tensor.storage_offset();
-    });
+    std::ranges::stable_sort(unit.indices, {},
+                             [&](size_t index) { return trained_parameters[index]->tensor.storage_offset(); });
   }
   return units;
 }
