@@ -27,7 +27,7 @@ int64_t get_row_stride(const at::Tensor& x) {
 
 at::Tensor allocate_bordered_rows(int64_t rows, int64_t columns, int64_t border_columns,
                                   const at::TensorOptions& options) {
-  const at::Tensor all = at::empty({rows, columns + border_columns}, options);
+  at::Tensor all = at::empty({rows, columns + border_columns}, options);
   if (border_columns == 0) return all;
   // Not a view, because autograd Functions return it.
   at::Tensor x = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(all.storage()), all.key_set(), all.dtype());

@@ -175,15 +175,6 @@ bool has_border_for_hidden(const LinearCall& call, const at::Tensor& x) {
   return weights.input_columns() == x.size(1) && kernels::get_border_columns(x) == weights.border_columns();
 }
 
-/// Returns a copy of the hidden values in the border of x, which would keep all of x in memory. The copy
-/// is in the border of the result y if the reader of y saves it for its own backward pass, as readers of
-/// residual streams and of an MLP's first Linears do.
-at::Tensor copy_hidden(const LinearCall& call, const at::Tensor& border, const at::Tensor& y) {
-  const bool is_y_saved = call.has_residual || call.group->output_columns == OutputColumns::kAligned;
-  if (!is_y_saved || kernels::get_border_columns(y) == 0) return border.clone(at::MemoryFormat::Contiguous);
-  return kernels::view_with_border(y).narrow(1, y.size(1), border.size(1)).copy_(border);
-}
-
 /// Computes the result of a call for its input's value. Sets the fields of `saved` that belong to the
 /// adapters.
 at::Tensor compute_result(const LinearCall& call, const at::Tensor& x, const at::Tensor& residual,
@@ -206,7 +197,8 @@ at::Tensor compute_result(const LinearCall& call, const at::Tensor& x, const at:
   const at::Tensor border = x_and_hidden.narrow(1, x.size(1), kernels::get_border_columns(x));
   compute_lora_hidden(group, call.has_dropout, x, make_projections(border), saved);
   at::Tensor y = apply_group_weights(call, x_and_hidden, WeightBorder::kB, residual);
-  if (call.saves_hidden) saved.lora_hidden = make_projections(copy_hidden(call, border, y)).by_adapter;
+  // A copy, because the border would keep all of x in memory.
+  if (call.saves_hidden) saved.lora_hidden = make_projections(border.clone(at::MemoryFormat::Contiguous)).by_adapter;
   return y;
 }
 
