@@ -43,8 +43,7 @@ bool can_run_activation(const at::Tensor& x) {
 }
 
 at::Tensor activate(const at::Tensor& x, ActivationFunction function, int64_t border_columns) {
-  at::Tensor value = border_columns > 0 ? allocate_bordered_rows(x.size(0), x.size(1), border_columns, x.options())
-                                        : at::empty(x.sizes(), x.options());
+  at::Tensor value = allocate_bordered_rows(x.sizes(), border_columns, x.options());
   if (value.numel() == 0) return value;
   KernelLaunch("vlmtrain::activate", {x}, {value})(launchers().activate, make_activation_args({}, x, value, function));
   return value;
@@ -65,7 +64,7 @@ bool can_run_gated_activation(const at::Tensor& x) {
 
 at::Tensor gated_activation(const at::Tensor& x, GateActivation activation, int64_t border_columns) {
   const int64_t features = x.size(-1) / 2;
-  at::Tensor value = allocate_bordered_rows(x.size(0), features, border_columns, x.options());
+  at::Tensor value = allocate_bordered_rows({x.size(0), features}, border_columns, x.options());
   if (value.numel() == 0) return value;
   KernelLaunch("vlmtrain::gated_activation", {x}, {value})(
       launchers().gated_activation_forward, GatedActivationForwardArgs{.element = get_element_type(x),

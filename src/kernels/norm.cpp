@@ -5,7 +5,6 @@
 
 #include "kernels/launch.h"
 #include "kernels/self_test.h"
-#include "vlmtrain/base/error.h"
 #include "vlmtrain/kernels/rows.h"
 
 namespace vlmtrain::kernels {
@@ -35,10 +34,7 @@ bool can_run_norm(const at::Tensor& x, const NormParams& norm) {
 }
 
 NormResult norm(const at::Tensor& x, const NormParams& norm, const at::Tensor& residual, int64_t border_columns) {
-  VLMTRAIN_CHECK(border_columns == 0 || x.dim() == 2, "only rows of a matrix have a border");
-  NormResult result{.value = border_columns > 0
-                                 ? allocate_bordered_rows(x.size(0), x.size(1), border_columns, x.options())
-                                 : at::empty(x.sizes(), x.options()),
+  NormResult result{.value = allocate_bordered_rows(x.sizes(), border_columns, x.options()),
                     .statistics = {.mean = {}, .rstd = allocate_row_statistics(x)}};
   if (norm.is_centered) result.statistics.mean = allocate_row_statistics(x);
   if (x.numel() == 0) return result;

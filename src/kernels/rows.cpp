@@ -3,6 +3,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/TensorImpl.h>
 
+#include "vlmtrain/base/error.h"
+
 namespace vlmtrain::kernels {
 
 namespace {
@@ -25,20 +27,20 @@ int64_t get_row_stride(const at::Tensor& x) {
   return x.is_contiguous() ? x.size(-1) : x.stride(0);
 }
 
-at::Tensor allocate_bordered_rows(int64_t rows, int64_t columns, int64_t border_columns,
-                                  const at::TensorOptions& options) {
-  at::Tensor all = at::empty({rows, columns + border_columns}, options);
-  if (border_columns == 0) return all;
+at::Tensor allocate_bordered_rows(at::IntArrayRef sizes, int64_t border_columns, const at::TensorOptions& options) {
+  if (border_columns == 0) return at::empty(sizes, options);
+  VLMTRAIN_CHECK(sizes.size() == 2, "only rows of a matrix have a border");
+  const at::Tensor all = at::empty({sizes[0], sizes[1] + border_columns}, options);
   // Not a view, because autograd Functions return it.
   at::Tensor x = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(all.storage()), all.key_set(), all.dtype());
-  x.unsafeGetTensorImpl()->set_sizes_and_strides({rows, columns}, all.strides());
+  x.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, all.strides());
   x.unsafeGetTensorImpl()->set_backend_meta(c10::make_intrusive<BorderMark>());
   return x;
 }
 
 at::Tensor allocate_rows_like(const at::Tensor& x) {
   if (x.is_contiguous() || x.stride(0) >= 2 * x.size(1)) return at::empty(x.sizes(), x.options());
-  return allocate_bordered_rows(x.size(0), x.size(1), x.stride(0) - x.size(1), x.options());
+  return allocate_bordered_rows(x.sizes(), x.stride(0) - x.size(1), x.options());
 }
 
 int64_t get_border_columns(const at::Tensor& x) {

@@ -74,7 +74,7 @@ at::Tensor RandomInputs::make_tensor(at::IntArrayRef sizes) {
 }
 
 at::Tensor copy_to_bordered_rows(const at::Tensor& x) {
-  return allocate_bordered_rows(x.size(0), x.size(1), kTestBorderColumns, x.options()).copy_(x);
+  return allocate_bordered_rows(x.sizes(), kTestBorderColumns, x.options()).copy_(x);
 }
 
 std::vector<ComparedTensors> run_kernel_test(Kernel kernel, at::Device device, at::ScalarType dtype,

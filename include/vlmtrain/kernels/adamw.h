@@ -10,10 +10,10 @@
 
 namespace vlmtrain::kernels {
 
-/// A parameter and its optimizer state. All tensors are on one device and, except `weight`, dense. `moments` holds
-/// the moving averages of the gradient and of its square, both in one of three formats: fp32 of the
-/// parameter's size, bf16 `[blocks, 256]`, or uint8 codes `[blocks, 256]` with fp32 absmax
-/// `[blocks]`. The number of blocks is ⌈elements / 256⌉.
+/// A parameter and its optimizer state. All tensors are on one device and, except `weight`, dense.
+/// `moments` holds the moving averages of the gradient and of its square, both in one of three
+/// formats: fp32 of the parameter's size, bf16 `[blocks, 256]`, or uint8 codes `[blocks, 256]` with
+/// fp32 absmax `[blocks]`. The number of blocks is ⌈elements / 256⌉.
 struct AdamWParameter {
   at::Tensor master;    ///< fp32
   at::Tensor gradient;  ///< fp32

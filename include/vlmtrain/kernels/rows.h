@@ -20,9 +20,9 @@ at::Tensor make_dense_rows(const at::Tensor& x);
 /// REQUIRES: has_dense_rows(x) if x is defined.
 int64_t get_row_stride(const at::Tensor& x);
 
-/// Returns uninitialized rows [rows, columns] with a border of `border_columns` columns after them.
-at::Tensor allocate_bordered_rows(int64_t rows, int64_t columns, int64_t border_columns,
-                                  const at::TensorOptions& options);
+/// Returns an uninitialized tensor with a border of `border_columns` columns after its rows; contiguous
+/// if that is 0. Throws InternalError if a tensor that is not a matrix would have a border.
+at::Tensor allocate_bordered_rows(at::IntArrayRef sizes, int64_t border_columns, const at::TensorOptions& options);
 
 /// Returns an uninitialized tensor of the sizes, dtype and row stride of x, with a border of the columns
 /// between rows; contiguous if x is a slice of a matrix at least twice as wide. REQUIRES:

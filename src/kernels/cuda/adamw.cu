@@ -48,9 +48,8 @@ __device__ __forceinline__ void store_elements(T* to, const LaneElements& elemen
                                       count, use_packs);
 }
 
-/// Returns the offset of element `index` of the 16-bit weight.
+/// Returns the offset of element `index` of a 16-bit weight that is not dense.
 __device__ __forceinline__ int64_t get_weight_offset(const AdamWTensor& tensor, int64_t index) {
-  if (tensor.weight_columns == 0) return index;
   const uint32_t row = static_cast<uint32_t>(index) / tensor.weight_columns;
   return index + int64_t{row} * (tensor.weight_stride - tensor.weight_columns);
 }
@@ -60,12 +59,13 @@ template <class T>
 __device__ __forceinline__ void store_weight(const AdamWTensor& tensor, const LaneElements& elements,
                                              const LanePosition& position) {
   T* const weight = static_cast<T*>(tensor.weight);
+  if (tensor.weight_columns == 0) return store_elements(weight, elements, position, tensor.count, tensor.is_aligned);
   for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack) {
     const int64_t first = position.get_pack_offset(pack);
     const float* const values = elements.values + pack * kElementsPerPack;
-    if (tensor.is_aligned || tensor.weight_columns == 0) {
+    if (tensor.is_aligned) {
       store_from_fp32<kElementsPerPack>(weight + get_weight_offset(tensor, first), values, 0, tensor.count - first,
-                                        tensor.is_aligned);
+                                        /*use_packs=*/true);
     } else {
       for (int i = 0; i < kElementsPerPack; ++i) {
         if (first + i < tensor.count) weight[get_weight_offset(tensor, first + i)] = from_float<T>(values[i]);

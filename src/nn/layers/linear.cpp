@@ -148,11 +148,10 @@ struct GroupStorage {
 
 /// Returns whether A and B get storage next to the weights: their rows are then strided. Not in fp32,
 /// where the optimizers update the parameters themselves, which must be dense.
-bool can_have_border(const std::vector<ParameterScope>& scopes) {
+bool can_place_adapters_in_border(const std::vector<ParameterScope>& scopes, bool uses_dora) {
   const at::TensorOptions& options = scopes.front().store().options();
   const bool pads_rows = align_width(1, options) > 1;
-  return pads_rows && options.dtype() != at::kFloat && can_pad_weights(scopes) &&
-         !scopes.front().store().lora()->use_dora;
+  return pads_rows && options.dtype() != at::kFloat && !uses_dora && can_pad_weights(scopes);
 }
 
 /// Allocates storage in which one product reads all weights, if all of them or none are quantized.
@@ -168,7 +167,7 @@ GroupStorage allocate_group_storage(const std::vector<ParameterScope>& scopes, c
   const bool is_quantized = std::ranges::all_of(scopes, &ParameterScope::should_quantize_linear_weight);
   const bool is_mixed = !is_quantized && std::ranges::any_of(scopes, &ParameterScope::should_quantize_linear_weight);
   const bool has_adapters = std::ranges::any_of(shape.ranks, [](int64_t rank) { return rank > 0; });
-  if (has_adapters && !is_mixed && can_have_border(scopes)) {
+  if (has_adapters && !is_mixed && can_place_adapters_in_border(scopes, uses_dora)) {
     storage.bordered_weights.emplace(shape, /*has_weights=*/!is_quantized, store.options());
     for (size_t i = 0; i < count; ++i) {
       if (shape.ranks[i] > 0) storage.adapters[i] = storage.bordered_weights->adapter_storage(i);

@@ -86,6 +86,12 @@ at::Tensor make_merged_lora_a(const std::vector<const LoraAdapter*>& adapters, i
   return a.defined() ? pad_columns(a, columns) : a;
 }
 
+at::Tensor make_projections_a(const BorderedWeights* border, const std::vector<const LoraAdapter*>& adapters,
+                              const LoraProjections& projections, int64_t columns) {
+  if (border != nullptr) return border->a().narrow(1, 0, columns);
+  return projections.has_padding_columns ? at::Tensor() : make_merged_lora_a(adapters, columns);
+}
+
 at::Tensor make_padded_lora_a(const LoraAdapter& adapter, int64_t columns) {
   return make_merged_lora_a({&adapter}, columns);
 }
@@ -104,7 +110,8 @@ LinearBackward::LinearBackward(const LinearGroup& group, const FusedPrologue* pr
       gradient_(kernels::get_border_columns(gradient) > 0 ? gradient : gradient.contiguous()),
       needs_grad_(std::move(needs_grad)),
       adapters_(linear_group_.adapters()),
-      border_(linear_group_.find_border()) {
+      border_(linear_group_.find_border()),
+      has_gradient_border_(can_use_gradient_border()) {
   if (needs_input_value()) {
     prologue_output_ = prologue_ != nullptr ? prologue_->forward(saved_state_.inputs, /*for_backward=*/true)
                                             : FusedPrologue::Output{.value = saved_state_.inputs.front()};
@@ -129,9 +136,9 @@ bool LinearBackward::needs_input_value() const {
 }
 
 void LinearBackward::compute_projected_gradients() {
-  const at::Tensor border = has_gradient_border() ? kernels::view_with_border(gradient_).narrow(
-                                                        1, gradient_.size(1), border_->border_columns())
-                                                  : at::Tensor();
+  const at::Tensor border = has_gradient_border_ ? kernels::view_with_border(gradient_).narrow(
+                                                       1, gradient_.size(1), border_->border_columns())
+                                                 : at::Tensor();
   gradient_projections_ = LoraProjections(adapters_, gradient_.size(0), gradient_.options(), border);
   if (border_ != nullptr) {
     matmul_transposed_out(gradient_projections_.merged, gradient_, border_->b().t(), adapters_.front()->scale());
@@ -231,7 +238,7 @@ variable_list LinearBackward::compute_input_gradients(const at::Tensor& residual
   return prologue_->backward(saved_state_.inputs, prologue_output_, value_gradient, needs_grad_);
 }
 
-bool LinearBackward::has_gradient_border() const {
+bool LinearBackward::can_use_gradient_border() const {
   return border_ != nullptr && kernels::get_border_columns(gradient_) == border_->border_columns() &&
          border_->input_columns() == saved_state_.input_columns && !saved_state_.dropout.is_active() &&
          GroupWeights::can_have_border(linear_group_);
@@ -255,7 +262,7 @@ at::Tensor LinearBackward::multiply_gradient_by_weight(WeightBorder border) cons
 }
 
 at::Tensor LinearBackward::compute_input_value_gradient() const {
-  if (has_gradient_border()) return multiply_gradient_by_weight(WeightBorder::kA);
+  if (has_gradient_border_) return multiply_gradient_by_weight(WeightBorder::kA);
   at::Tensor result = multiply_gradient_by_weight(WeightBorder::kNone);
   if (adapters_.empty()) return result;
   if (saved_state_.dropout.is_active()) {
@@ -268,12 +275,7 @@ at::Tensor LinearBackward::compute_input_value_gradient() const {
     });
     return result;
   }
-  at::Tensor a;
-  if (border_ != nullptr) {
-    a = border_->a().narrow(1, 0, saved_state_.input_columns);
-  } else if (!gradient_projections_.has_padding_columns) {
-    a = make_merged_lora_a(adapters_, saved_state_.input_columns);
-  }
+  const at::Tensor a = make_projections_a(border_, adapters_, gradient_projections_, saved_state_.input_columns);
   if (a.defined()) {
     addmm_in_place(result, gradient_projections_.merged, a);
     return result;

@@ -32,6 +32,8 @@ struct LinearCall {
   std::shared_ptr<const LinearGroup> group;
   std::shared_ptr<const FusedPrologue> prologue;  // null: the input is a plain tensor
   size_t num_inputs = 0;                          // number of tensors of the LinearInput
+  const BorderedWeights* border = nullptr;        // of the group; null if the adapters have storage of their own
+  bool can_border_weights = false;                // whether `border` is available in products, next to the weights
   bool has_residual = false;
   bool returns_residual_stream = false;  // whether the first input is also returned, as the second result
   bool has_dropout = false;              // whether the adapters apply dropout to their inputs
@@ -67,9 +69,8 @@ bool has_gradient_border(const LinearCall& call) {
   if (call.group->output_columns == OutputColumns::kDense && !call.has_residual) return false;
   constexpr int64_t kSumAlignment = 64;
   constexpr double kMaxGrowth = 1.03;
-  if (!call.needs_gradient || call.has_dropout || call.group->has_bias() || !GroupWeights::can_have_border(*call.group))
-    return false;
-  const int64_t columns = call.group->columns(), border_columns = call.group->bordered_weights->border_columns();
+  if (!call.can_border_weights || !call.needs_gradient || call.has_dropout || call.group->has_bias()) return false;
+  const int64_t columns = call.group->columns(), border_columns = call.border->border_columns();
   return static_cast<double>(round_up(columns + border_columns, kSumAlignment)) <=
          kMaxGrowth * static_cast<double>(round_up(columns, kSumAlignment));
 }
@@ -77,9 +78,9 @@ bool has_gradient_border(const LinearCall& call) {
 /// Returns an uninitialized result [rows, out] for products that write to it; undefined if they return
 /// a new one. Kernels give a gradient the row stride of its tensor.
 at::Tensor allocate_result(const LinearCall& call, const at::Tensor& x) {
-  const int64_t border_columns = has_gradient_border(call) ? call.group->bordered_weights->border_columns() : 0;
+  const int64_t border_columns = has_gradient_border(call) ? call.border->border_columns() : 0;
   if (!x.is_cuda() && border_columns == 0) return {};
-  return kernels::allocate_bordered_rows(x.size(0), call.group->columns(), border_columns, x.options());
+  return kernels::allocate_bordered_rows({x.size(0), call.group->columns()}, border_columns, x.options());
 }
 
 /// Returns x Wᵀ (+ b) (+ residual), [rows, out]. With WeightBorder::kB, x ends with the hidden values h
@@ -90,7 +91,7 @@ at::Tensor apply_group_weights(const LinearCall& call, const at::Tensor& x, Weig
   // Allocated before the dequantized weights. Allocated after them, a saved y would leave a gap of
   // their size when they are freed.
   at::Tensor y = allocate_result(call, x);
-  const int64_t border_columns = border == WeightBorder::kB ? group.bordered_weights->border_columns() : 0;
+  const int64_t border_columns = border == WeightBorder::kB ? call.border->border_columns() : 0;
   const GroupWeights weights(group, x.size(1) - border_columns, border);
   const at::Tensor& weight = weights.merged();
   const at::Tensor bias = group.make_merged_bias();
@@ -114,10 +115,9 @@ at::Tensor apply_group_weights(const LinearCall& call, const at::Tensor& x, Weig
 }
 
 /// Writes scale · dropout(x) Aᵀ of each adapter to `hidden`. Sets dropout of `saved`.
-void compute_lora_hidden(const LinearGroup& group, bool has_dropout, const at::Tensor& x, const LoraProjections& hidden,
-                         LinearSavedState& saved) {
-  const auto adapters = group.adapters();
-  const BorderedWeights* const border = group.find_border();
+void compute_lora_hidden(const LinearCall& call, const std::vector<const LoraAdapter*>& adapters, const at::Tensor& x,
+                         const LoraProjections& hidden, LinearSavedState& saved) {
+  const BorderedWeights* const border = call.border;
   const auto project_down = [&](int64_t consumer, const at::Tensor& consumer_input) {
     const auto i = static_cast<size_t>(consumer);
     if (border != nullptr) {
@@ -128,17 +128,12 @@ void compute_lora_hidden(const LinearGroup& group, bool has_dropout, const at::T
     matmul_transposed_out(hidden.by_adapter[i], consumer_input, make_padded_lora_a(*adapters[i], x.size(1)),
                           adapters[i]->scale());
   };
-  if (has_dropout) {
+  if (call.has_dropout) {
     saved.dropout = adapters.front()->make_dropouts(x, std::ssize(adapters));
     saved.dropout.apply(x, project_down);
     return;
   }
-  at::Tensor a;
-  if (border != nullptr) {
-    a = border->a().narrow(1, 0, x.size(1));
-  } else if (!hidden.has_padding_columns) {
-    a = make_merged_lora_a(adapters, x.size(1));
-  }
+  const at::Tensor a = make_projections_a(border, adapters, hidden, x.size(1));
   if (a.defined()) {
     matmul_transposed_out(hidden.merged, x, a, adapters.front()->scale());
   } else {
@@ -147,13 +142,13 @@ void compute_lora_hidden(const LinearGroup& group, bool has_dropout, const at::T
 }
 
 /// Adds the outputs of the adapters for their hidden values to y [rows, out].
-void add_adapter_outputs(const LinearGroup& group, const LoraProjections& hidden, const at::Tensor& y) {
-  if (const BorderedWeights* const border = group.find_border(); border != nullptr) {
-    addmm_in_place(y, hidden.merged, border->b().t());
+void add_adapter_outputs(const LinearCall& call, const LoraProjections& hidden, const at::Tensor& y) {
+  if (call.border != nullptr) {
+    addmm_in_place(y, hidden.merged, call.border->b().t());
     return;
   }
   auto next = hidden.by_adapter.begin();
-  for (const Member& member : group.members) {
+  for (const Member& member : call.group->members) {
     if (member.adapter) addmm_in_place(member.slice_columns(y), *next++, make_aligned_lora_b(*member.adapter).t());
   }
 }
@@ -162,25 +157,22 @@ void add_adapter_outputs(const LinearGroup& group, const LoraProjections& hidden
 /// for the hidden values of the adapters if the weights have one.
 FusedPrologue::Output compute_input(const LinearCall& call, const std::vector<at::Tensor>& inputs) {
   if (!call.prologue) return {.value = inputs.front()};
-  const BorderedWeights* const border = call.group->find_border();
-  if (border == nullptr) return call.prologue->forward(inputs, /*for_backward=*/false);
-  return call.prologue->forward_with_border(inputs, border->border_columns());
+  if (!call.can_border_weights) return call.prologue->forward(inputs, /*for_backward=*/false);
+  return call.prologue->forward_with_border(inputs, call.border->border_columns());
 }
 
 /// Returns whether x, which compute_input() returned, has a border for the hidden values of the adapters
 /// and the weights one for B.
 bool has_border_for_hidden(const LinearCall& call, const at::Tensor& x) {
-  if (!call.prologue || !GroupWeights::can_have_border(*call.group)) return false;
-  const BorderedWeights& weights = *call.group->bordered_weights;
-  return weights.input_columns() == x.size(1) && kernels::get_border_columns(x) == weights.border_columns();
+  return call.prologue && call.can_border_weights && call.border->input_columns() == x.size(1) &&
+         kernels::get_border_columns(x) == call.border->border_columns();
 }
 
 /// Computes the result of a call for its input's value. Sets the fields of `saved` that belong to the
 /// adapters.
 at::Tensor compute_result(const LinearCall& call, const at::Tensor& x, const at::Tensor& residual,
                           LinearSavedState& saved) {
-  const LinearGroup& group = *call.group;
-  const auto adapters = group.adapters();
+  const auto adapters = call.group->adapters();
   if (adapters.empty()) return apply_group_weights(call, x, WeightBorder::kNone, residual);
   const auto make_projections = [&](const at::Tensor& matrix) {
     return LoraProjections(adapters, x.size(0), x.options(), matrix);
@@ -188,14 +180,14 @@ at::Tensor compute_result(const LinearCall& call, const at::Tensor& x, const at:
   if (!has_border_for_hidden(call, x)) {
     at::Tensor y = apply_group_weights(call, x, WeightBorder::kNone, residual);
     const LoraProjections hidden = make_projections({});
-    compute_lora_hidden(group, call.has_dropout, x, hidden, saved);
-    add_adapter_outputs(group, hidden, y);
+    compute_lora_hidden(call, adapters, x, hidden, saved);
+    add_adapter_outputs(call, hidden, y);
     saved.lora_hidden = hidden.by_adapter;
     return y;
   }
   const at::Tensor x_and_hidden = kernels::view_with_border(x);
   const at::Tensor border = x_and_hidden.narrow(1, x.size(1), kernels::get_border_columns(x));
-  compute_lora_hidden(group, call.has_dropout, x, make_projections(border), saved);
+  compute_lora_hidden(call, adapters, x, make_projections(border), saved);
   at::Tensor y = apply_group_weights(call, x_and_hidden, WeightBorder::kB, residual);
   // A copy, because the border would keep all of x in memory.
   if (call.saves_hidden) saved.lora_hidden = make_projections(border.clone(at::MemoryFormat::Contiguous)).by_adapter;
@@ -320,6 +312,8 @@ variable_list apply_linear_group(const std::shared_ptr<const LinearGroup>& group
   const LinearCall call{.group = group,
                         .prologue = x.prologue(),
                         .num_inputs = x.inputs().size(),
+                        .border = group->find_border(),
+                        .can_border_weights = GroupWeights::can_have_border(*group),
                         .has_residual = residual.defined(),
                         .returns_residual_stream = returns_residual_stream,
                         .has_dropout = std::ranges::any_of(group->adapters(), &LoraAdapter::is_dropout_active),

@@ -103,6 +103,12 @@ struct LoraProjections {
   bool has_padding_columns = false;    // whether columns of `merged` belong to no adapter
 };
 
+/// Returns the matrix that multiplies LoraProjections::merged, without gradients: the A of all adapters,
+/// [columns of the projections, columns], zero in the columns beyond its own; undefined if the adapters
+/// must be applied one by one. `border`: of the group; may be null.
+at::Tensor make_projections_a(const BorderedWeights* border, const std::vector<const LoraAdapter*>& adapters,
+                              const LoraProjections& projections, int64_t columns);
+
 /// Returns the A of all adapters as one matrix [sum of ranks, columns], zero in the columns beyond
 /// its own; undefined unless they are adjacent in memory.
 at::Tensor make_merged_lora_a(const std::vector<const LoraAdapter*>& adapters, int64_t columns);
@@ -162,7 +168,7 @@ class LinearBackward {
 
   /// Returns whether the rows of the gradient have a border for scale · gradient · B, which the product
   /// with the weights then includes.
-  bool has_gradient_border() const;
+  bool can_use_gradient_border() const;
 
   /// Returns the gradient of the LinearInput's value, [rows, in], adapters included.
   at::Tensor compute_input_value_gradient() const;
@@ -174,6 +180,7 @@ class LinearBackward {
   std::vector<bool> needs_grad_;  // per input
   std::vector<const LoraAdapter*> adapters_;
   const BorderedWeights* border_;  // of the group; may be null
+  bool has_gradient_border_;       // can_use_gradient_border()
   FusedPrologue::Output prologue_output_;
   LoraProjections gradient_projections_;  // scale · gradient · B of each adapter
 };

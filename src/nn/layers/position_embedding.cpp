@@ -116,7 +116,7 @@ struct RopeFunction : torch::autograd::Function<RopeFunction> {
     const at::Tensor& query = gradients[0];
     const int64_t query_heads = query.size(1), key_value_heads = gradients[1].size(1), features = query.size(2);
     const at::Tensor result =
-        kernels::allocate_bordered_rows(query.size(0), (query_heads + 2 * key_value_heads) * features,
+        kernels::allocate_bordered_rows({query.size(0), (query_heads + 2 * key_value_heads) * features},
                                         context->saved_data["border_columns"].toInt(), query.options());
     if (rotates_whole_heads(table, features) && kernels::is_available(kernels::Kernel::kRope, query)) {
       kernels::rope(
