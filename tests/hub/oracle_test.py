@@ -177,7 +177,9 @@ class Oracle(unittest.TestCase):
                 self.assertEqual(len(self.sent_shards()[earlier:]), 2)  # two of the three shards are equal
             self.assertEqual(describe(cache), describe(expected))
             scan = huggingface_hub.scan_cache_dir(cache)
-            self.assertEqual((scan.warnings, [file.size_on_disk < len(MODEL[SHARDS[0]]) for file in scan.incomplete_files]), ([], [True] * is_killed))
+            self.assertEqual(scan.warnings, [])
+            self.assertEqual(bool(scan.incomplete_files), is_killed)  # the peer downloads several files at once and may leave several
+            self.assertTrue(all(file.size_on_disk < len(MODEL[SHARDS[0]]) for file in scan.incomplete_files))
 
     def test_a_new_commit(self):
         self.run_vlmtrain(self.ours)
