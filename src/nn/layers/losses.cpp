@@ -169,7 +169,6 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
     const bool is_division_deferred = defers_division(hidden);
     const double divisor = is_division_deferred ? 1.0 : normalizer;
     if (needs_hidden_gradient) hidden_gradient = at::empty_like(hidden);
-    if (needs_weight_gradient) weight_gradient = at::zeros(weight.sizes(), fp32);
 
     for (int64_t first = 0; first < hidden.size(0); first += chunk_rows) {
       const int64_t rows = std::min(chunk_rows, hidden.size(0) - first);
@@ -203,6 +202,8 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
           tasks->add_scale_gradients(chunk, chunk_gradient, is_division_deferred ? normalizer : 1.0);
       }
       if (!needs_weight_gradient) continue;
+      if (!is_division_deferred && add_product_to_gradient_sums({weight}, logits_gradient.t(), chunk.t())) continue;
+      if (!weight_gradient.defined()) weight_gradient = at::zeros(weight.sizes(), fp32);
       if (is_division_deferred) {
         weight_gradient.add_(matmul_transposed(logits_gradient.t(), (chunk / kFp16GradientDivisor).t()),
                              kFp16GradientDivisor);
@@ -210,11 +211,12 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
         weight_gradient += matmul_transposed(logits_gradient.t(), chunk.t());
       }
     }
-    if (needs_weight_gradient && !is_division_deferred) weight_gradient = weight_gradient.to(weight.scalar_type());
+    if (weight_gradient.defined() && !is_division_deferred) weight_gradient = weight_gradient.to(weight.scalar_type());
     if (!hidden.requires_grad()) hidden_gradient.reset();
     context->saved_data["late_divisor"] = is_division_deferred ? normalizer : 0.0;
     context->saved_data["hidden_gradient"] = hidden_gradient;
     context->saved_data["weight_gradient"] = weight_gradient;
+    context->saved_data["added_to_sum"] = needs_weight_gradient && !weight_gradient.defined();
     return loss.div_(normalizer);
   }
 
@@ -223,6 +225,8 @@ struct LinearCrossEntropyFunction : torch::autograd::Function<LinearCrossEntropy
     // The incoming gradient is the loss scale. It stays on the device, to avoid a synchronization.
     const double deferred_divisor = context->saved_data["late_divisor"].toDouble();
     const at::Tensor factor = deferred_divisor > 0 ? gradients[0] / deferred_divisor : gradients[0];
+    VLMTRAIN_CHECK(!context->saved_data["added_to_sum"].toBool() || !factor.is_cpu() || factor.item<float>() == 1,
+                   "the gradient of the output projection is in its sum already, without a factor of the loss");
     // Works in place, so the saved gradients are erased and a second backward pass fails.
     const auto scale_saved_gradient = [&](const char* name) {
       at::Tensor gradient = context->saved_data[name].toTensor();

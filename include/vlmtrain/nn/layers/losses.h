@@ -30,10 +30,12 @@ struct PerTaskLoss {
 /// `hidden` [labels, features] are the hidden states that predict the labels; `projection` gives
 /// their logits; `labels` int64 [labels]. Logits exist for `chunk_rows` rows at a time. The forward
 /// pass also computes the gradients of `hidden` and of the projection's weight; soft cap and softmax
-/// are computed in fp32. The result may be differentiated once. `label_weights` fp32 [labels]
-/// multiply the cross-entropy of each label; undefined: all 1. `normalizer` is the sum of the label
-/// weights of the global batch, so the losses of micro-batches add up. Throws InternalError without
-/// labels, or if the numbers of rows, labels and weights differ.
+/// are computed in fp32. The result may be differentiated once. If the projection's weight has a
+/// GradientSink and is not fp16, the forward pass adds its gradient to the sum, and the backward pass
+/// must begin with a gradient of 1. `label_weights` fp32 [labels] multiply the cross-entropy of each
+/// label; undefined: all 1. `normalizer` is the sum of the label weights of the global batch, so the
+/// losses of micro-batches add up. Throws InternalError without labels, or if the numbers of rows,
+/// labels and weights differ.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const OutputProjection& projection, const at::Tensor& labels,
                                 double normalizer, int64_t chunk_rows, const at::Tensor& label_weights = {});
 
