@@ -3,8 +3,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -27,6 +29,20 @@ MomentFormat get_moment_format(const at::Tensor& moments) {
     default:
       throw InternalError("AdamW's kernel does not support the data type of the moments");
   }
+}
+
+MasterFormat get_master_format(const AdamWParameter& parameter) {
+  if (parameter.master.defined()) return MasterFormat::kFp32;
+  VLMTRAIN_CHECK(
+      parameter.weight.defined() && parameter.weight.scalar_type() == at::kBFloat16 && parameter.weight.is_contiguous(),
+      "AdamW's kernel updates only dense bf16 weights without masters");
+  return parameter.low_bits.defined() ? MasterFormat::kSplit : MasterFormat::kStochastic;
+}
+
+/// Returns the memory of the master in its format.
+void* get_master_data(const AdamWParameter& parameter) {
+  if (parameter.master.defined()) return parameter.master.mutable_data_ptr<float>();
+  return parameter.low_bits.defined() ? parameter.low_bits.mutable_data_ptr<int16_t>() : nullptr;
 }
 
 const float* get_fp32_data_or_null(const at::Tensor& tensor) {
@@ -58,7 +74,7 @@ bool has_aligned_rows(const AdamWTensor& tensor) {
 }
 
 AdamWTensor make_adamw_tensor(const AdamWParameter& tensor, MomentFormat format) {
-  AdamWTensor result{.master = tensor.master.mutable_data_ptr<float>(),
+  AdamWTensor result{.master = get_master_data(tensor),
                      .gradient = tensor.gradient.const_data_ptr<float>(),
                      .weight = nullptr,
                      .weight_columns = 0,
@@ -66,7 +82,7 @@ AdamWTensor make_adamw_tensor(const AdamWParameter& tensor, MomentFormat format)
                      .moments = {tensor.moments[0].mutable_data_ptr(), tensor.moments[1].mutable_data_ptr()},
                      .absmax = {},
                      .steps = tensor.steps.const_data_ptr<float>(),
-                     .count = tensor.master.numel(),
+                     .count = tensor.gradient.numel(),
                      .tensor_id = tensor.tensor_id,
                      .is_aligned = false};
   set_weight(result, tensor.weight);
@@ -83,6 +99,7 @@ AdamWTensor make_adamw_tensor(const AdamWParameter& tensor, MomentFormat format)
 AdamWArgs make_shared_args(const AdamWParameter& first, const AdamWStep& step) {
   AdamWArgs args{};
   args.moments = get_moment_format(first.moments[0]);
+  args.masters = get_master_format(first);
   args.weight_type = first.weight.defined() ? get_element_type(first.weight) : ElementType::kBFloat16;
   args.learning_rate = step.learning_rate;
   args.beta1 = step.beta1;
@@ -113,11 +130,17 @@ void launch_adamw_batch(std::span<const AdamWParameter> tensors, AdamWArgs& args
     args.tensors[i] = make_adamw_tensor(tensor, args.moments);
     args.first_block[i] = blocks;
     constexpr int64_t kElementsPerThreadBlock = kMomentBlockSize * kAdamWBlocksPerThreadBlock;
-    blocks += (tensor.master.numel() + kElementsPerThreadBlock - 1) / kElementsPerThreadBlock;
+    blocks += (tensor.gradient.numel() + kElementsPerThreadBlock - 1) / kElementsPerThreadBlock;
     // Without absmax, which is 1/64 of the size of the codes.
-    reads.insert(reads.end(), {tensor.master, tensor.gradient, tensor.moments[0], tensor.moments[1]});
-    writes.insert(writes.end(), {tensor.master, tensor.moments[0], tensor.moments[1]});
+    reads.insert(reads.end(), {tensor.gradient, tensor.moments[0], tensor.moments[1]});
+    writes.insert(writes.end(), {tensor.moments[0], tensor.moments[1]});
+    for (const at::Tensor& master : {tensor.master, tensor.low_bits}) {
+      if (!master.defined()) continue;
+      reads.push_back(master);
+      writes.push_back(master);
+    }
     if (tensor.weight.defined()) writes.push_back(tensor.weight);
+    if (tensor.weight.defined() && !tensor.master.defined()) reads.push_back(tensor.weight);
   }
   args.first_block[tensors.size()] = blocks;
   KernelLaunch("vlmtrain::adamw", reads, writes)(launchers().adamw, args);
@@ -145,8 +168,41 @@ at::Tensor run_first_adamw_step(const at::Tensor& master, const at::Tensor& grad
 
 }  // namespace reference
 
+namespace {
+
+/// Sets zero moments of `type`.
+void set_zero_moments(AdamWParameter& parameter, at::ScalarType type) {
+  const int64_t count = parameter.gradient.numel(), blocks = (count + kMomentBlockSize - 1) / kMomentBlockSize;
+  const auto options = parameter.gradient.options();
+  for (size_t i = 0; i < 2; ++i) {
+    parameter.moments[i] =
+        type == at::kFloat ? at::zeros({count}, options) : at::zeros({blocks, kMomentBlockSize}, options.dtype(type));
+    if (type == at::kByte) parameter.absmax[i] = at::zeros({blocks}, options);
+  }
+}
+
+/// Tests the first update of bf16 weights without fp32 masters. The rounded weights are compared.
+std::vector<ComparedTensors> test_weights_without_masters(RandomInputs& inputs, int64_t count, const AdamWStep& step) {
+  std::vector<ComparedTensors> compared_tensors;
+  for (const bool is_split : {true, false}) {
+    AdamWParameter parameter{.master = {},
+                             .gradient = inputs.make_fp32_tensor({count}),
+                             .weight = inputs.make_tensor({count}),
+                             .steps = step.skip_flag + 1};
+    if (is_split) parameter.low_bits = at::zeros({count}, parameter.weight.options().dtype(at::kShort));
+    set_zero_moments(parameter, at::kFloat);
+    const at::Tensor expected =
+        reference::run_first_adamw_step(parameter.weight.to(at::kFloat), parameter.gradient, step);
+    adamw(std::span(&parameter, 1), step);
+    compared_tensors.push_back({parameter.weight, expected.to(at::kBFloat16)});
+  }
+  return compared_tensors;
+}
+
+}  // namespace
+
 /// Tests the first update, from zero moments in fp32, bf16 and 8 bits; the weights have the inputs'
-/// type.
+/// type. In bf16 also without fp32 masters.
 std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSizes& sizes) {
   const int64_t count = sizes.parameters;
   const at::Tensor example = inputs.make_tensor({1}), fp32 = inputs.make_fp32_tensor({1}), zero = fp32.new_zeros({});
@@ -166,16 +222,8 @@ std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSi
     AdamWParameter parameter{.master = inputs.make_fp32_tensor({count}),
                              .gradient = inputs.make_fp32_tensor({count}),
                              .weight = example.scalar_type() == at::kFloat ? at::Tensor() : example.new_empty({count}),
-                             .steps = zero + 1,
-                             .moments = {},
-                             .absmax = {}};
-    const int64_t blocks = (count + kMomentBlockSize - 1) / kMomentBlockSize;
-    for (size_t i = 0; i < 2; ++i) {
-      parameter.moments[i] = moments_type == at::kFloat
-                                 ? fp32.new_zeros({count})
-                                 : fp32.new_zeros({blocks, kMomentBlockSize}, fp32.options().dtype(moments_type));
-      if (moments_type == at::kByte) parameter.absmax[i] = fp32.new_zeros({blocks});
-    }
+                             .steps = zero + 1};
+    set_zero_moments(parameter, moments_type);
     const at::Tensor expected = reference::run_first_adamw_step(parameter.master, parameter.gradient, step);
     adamw(std::span(&parameter, 1), step);
     compared_tensors.push_back({parameter.master, expected});
@@ -189,6 +237,8 @@ std::vector<ComparedTensors> test_adamw(RandomInputs& inputs, const KernelTestSi
       compared_tensors.push_back(
           {parameter.absmax[0].narrow(0, 0, 1), mean.narrow(0, 0, kMomentBlockSize).abs().amax(0, true)});
   }
+  if (example.scalar_type() == at::kBFloat16)
+    std::ranges::move(test_weights_without_masters(inputs, count, step), std::back_inserter(compared_tensors));
   return compared_tensors;
 }
 

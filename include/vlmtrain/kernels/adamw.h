@@ -15,14 +15,16 @@ namespace vlmtrain::kernels {
 /// formats: fp32 of the parameter's size, bf16 `[blocks, 256]`, or uint8 codes `[blocks, 256]` with
 /// fp32 absmax `[blocks]`. The number of blocks is ⌈elements / 256⌉.
 struct AdamWParameter {
-  at::Tensor master;    ///< fp32
+  at::Tensor master;    ///< fp32; undefined if it is split or rounded away
   at::Tensor gradient;  ///< fp32
   at::Tensor weight;    ///< bf16 or fp16 copy of the master, overwritten; dense, or a matrix whose rows have a stride;
-                        ///< undefined if the master is the weight
-  at::Tensor steps;     ///< fp32 scalar: number of updates, this one included
+                        ///< undefined if the master is the weight; without a master, dense bf16
+  at::Tensor low_bits{};  ///< int16: the low halves of masters that are split (split_master.h); without them and
+                          ///< without a master, the weight is rounded stochastically
+  at::Tensor steps;       ///< fp32 scalar: number of updates, this one included
   std::array<at::Tensor, 2> moments{};
   std::array<at::Tensor, 2> absmax{};  ///< largest absolute value of each block; defined with 8-bit moments only
-  uint32_t tensor_id = 0;              ///< index within the optimizer; selects the random numbers for bf16 moments
+  uint32_t tensor_id = 0;  ///< index within the optimizer; selects the random numbers for bf16 moments and weights
 };
 
 /// Hyperparameters and shared inputs of an update.
@@ -33,12 +35,13 @@ struct AdamWStep {
   at::Tensor
       code_values{};  ///< fp32 [2, 256], ascending: values of the 8-bit codes of each moment; undefined otherwise
   at::Tensor rounding_bounds{};  ///< fp32 [2, 256]: upper rounding bound of each code; the last of each row is unused
-  uint64_t seed = 0;             ///< seed of the stochastic rounding of bf16 moments; must differ between steps
+  uint64_t seed = 0;             ///< seed of the stochastic rounding of bf16 moments and weights; must differ between
+                                 ///< steps
 };
 
 /// Updates parameters in place with AdamW. Reads and writes each value once; one launch updates up
 /// to kMaxAdamWTensorsPerLaunch parameters. Allocates no GPU memory. REQUIRES: is_available(kAdamW,
-/// master); all moments have one format, and all weights one type.
+/// weight); all moments have one format, all masters one, and all weights one type.
 void adamw(std::span<const AdamWParameter> tensors, const AdamWStep& step);
 
 namespace reference {

@@ -250,14 +250,23 @@ enum class MomentFormat : int32_t {
   k8Bit,  ///< codes in whole blocks, with an fp32 absmax for each block
 };
 
+/// Storage format of the fp32 masters of 16-bit weights.
+enum class MasterFormat : int32_t {
+  kFp32,
+  kSplit,       ///< the bf16 weight and the master's low bits; see split_master.h
+  kStochastic,  ///< the bf16 weight alone, which each update rounds stochastically
+};
+
 /// A parameter of an adamw() update. The moments are the moving averages of the gradient and of its
 /// square.
 struct AdamWTensor {
-  float* master;          ///< [count]
+  void* master;           ///< [count]: fp32; int16 low bits with kSplit; null with kStochastic
   const float* gradient;  ///< [count]
-  void* weight;           ///< 16-bit copy of the master, [count], overwritten; null if the master is the weight
+  void* weight;           ///< [count], overwritten: 16-bit copy of the master, null if the master is the weight; with
+                          ///< kSplit and kStochastic also read
   uint32_t weight_columns, weight_stride;  ///< elements of the weight's rows and between them, with `count` less than
-                                           ///< 2³²; both 0 if the weight is dense
+                                           ///< 2³²; both 0 if the weight is dense, as it must be
+                                           ///< unless masters are kFp32
   void* moments[2];                        ///< in the MomentFormat
   float* absmax[2];                        ///< [blocks]; k8Bit only
   const float* steps;                      ///< number of updates, this one included
@@ -273,10 +282,11 @@ inline constexpr int kMaxAdamWTensorsPerLaunch = 40;  ///< as many as the argume
 inline constexpr int64_t kAdamWBlocksPerThreadBlock = 64;
 
 /// Arguments of an adamw() update (Loshchilov and Hutter 2017, arXiv 1711.05101) of parameters with
-/// one moment format.
+/// one format of moments and one of masters.
 struct AdamWArgs {
   MomentFormat moments;
-  ElementType weight_type;  ///< kBFloat16 or kHalf; any if all weights are null
+  MasterFormat masters;
+  ElementType weight_type;  ///< kBFloat16, or with kFp32 masters kHalf; any if all weights are null
   int num_tensors;
   AdamWTensor tensors[kMaxAdamWTensorsPerLaunch];
   int64_t first_block[kMaxAdamWTensorsPerLaunch + 1];  ///< first thread block of each tensor, then their total

@@ -1,4 +1,5 @@
 #include "kernels/cuda/primitives.h"
+#include "vlmtrain/kernels/split_master.h"
 
 namespace vlmtrain::kernels {
 
@@ -74,6 +75,119 @@ __device__ __forceinline__ void store_weight(const AdamWTensor& tensor, const La
   }
 }
 
+/// The bits of a lane's 16-bit elements of a moment block.
+struct LaneBits {
+  uint16_t values[kElementsPerLane];
+};
+
+/// Loads a lane's 16-bit elements like load_elements().
+__device__ __forceinline__ LaneBits load_bits(const void* from, const LanePosition& position, int64_t count,
+                                              bool use_packs) {
+  const auto* const elements = static_cast<const uint16_t*>(from);
+  LaneBits bits = {};
+  for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack) {
+    const int64_t first = position.get_pack_offset(pack);
+    uint16_t* const to = bits.values + pack * kElementsPerPack;
+    if (use_packs && first + kElementsPerPack <= count) {
+      const auto values = load<kElementsPerPack>(elements + first);
+      for (int i = 0; i < kElementsPerPack; ++i) to[i] = values.values[i];
+    } else {
+      for (int i = 0; i < kElementsPerPack; ++i) to[i] = first + i < count ? elements[first + i] : 0;
+    }
+  }
+  return bits;
+}
+
+/// Stores a lane's 16-bit elements like store_elements().
+__device__ __forceinline__ void store_bits(void* to, const LaneBits& bits, const LanePosition& position, int64_t count,
+                                           bool use_packs) {
+  auto* const elements = static_cast<uint16_t*>(to);
+  for (int pack = 0; pack < kElementsPerLane / kElementsPerPack; ++pack) {
+    const int64_t first = position.get_pack_offset(pack);
+    const uint16_t* const from = bits.values + pack * kElementsPerPack;
+    if (use_packs && first + kElementsPerPack <= count) {
+      Pack<uint16_t, kElementsPerPack> values;
+      for (int i = 0; i < kElementsPerPack; ++i) values.values[i] = from[i];
+      store<kElementsPerPack>(elements + first, values);
+    } else {
+      for (int i = 0; i < kElementsPerPack; ++i) {
+        if (first + i < count) elements[first + i] = from[i];
+      }
+    }
+  }
+}
+
+// Each format of masters has functions that load a lane's masters in fp32 and store them and the
+// weights.
+
+/// Masters in fp32, with 16-bit copies of type Weight.
+template <class Weight>
+struct Fp32Masters {
+  static __device__ __forceinline__ LaneElements load_master(const AdamWTensor& tensor, const LanePosition& position) {
+    return load_elements(static_cast<const float*>(tensor.master), position, tensor.count, tensor.is_aligned);
+  }
+  static __device__ __forceinline__ void store_master(const AdamWTensor& tensor, const LanePosition& position,
+                                                      const LaneElements& master, const AdamWArgs& /*args*/) {
+    store_elements(static_cast<float*>(tensor.master), master, position, tensor.count, tensor.is_aligned);
+    if (tensor.weight != nullptr) store_weight<Weight>(tensor, master, position);
+  }
+};
+
+/// Masters in two halves, of which the bf16 weight is one.
+struct SplitMasters {
+  static __device__ __forceinline__ LaneElements load_master(const AdamWTensor& tensor, const LanePosition& position) {
+    const LaneBits weight = load_bits(tensor.weight, position, tensor.count, tensor.is_aligned);
+    const LaneBits low_bits = load_bits(tensor.master, position, tensor.count, tensor.is_aligned);
+    LaneElements master;
+    for (int i = 0; i < kElementsPerLane; ++i)
+      master.values[i] = __uint_as_float(join_master({weight.values[i], static_cast<int16_t>(low_bits.values[i])}));
+    return master;
+  }
+  static __device__ __forceinline__ void store_master(const AdamWTensor& tensor, const LanePosition& position,
+                                                      const LaneElements& master, const AdamWArgs& /*args*/) {
+    LaneBits weight, low_bits;
+    for (int i = 0; i < kElementsPerLane; ++i) {
+      const SplitMaster halves = split_master(__float_as_uint(master.values[i]));
+      weight.values[i] = halves.weight;
+      low_bits.values[i] = static_cast<uint16_t>(halves.low_bits);
+    }
+    store_bits(tensor.weight, weight, position, tensor.count, tensor.is_aligned);
+    store_bits(tensor.master, low_bits, position, tensor.count, tensor.is_aligned);
+  }
+};
+
+/// Returns the random bits of a lane's elements of a moment block: eight 16-bit numbers. `stream`
+/// identifies the values that are rounded.
+__device__ __forceinline__ RandomBits make_rounding_bits(const AdamWArgs& args, const LanePosition& position,
+                                                         uint64_t stream) {
+  return philox(args.seed, static_cast<uint64_t>(position.first + int64_t{position.lane} * kElementsPerLane), stream);
+}
+
+/// Returns the upper half of an fp32 number, a bf16 number, rounded stochastically: adding random bits
+/// to the lower half carries with a probability equal to the truncated fraction.
+__device__ __forceinline__ uint16_t round_stochastically(float value, uint32_t random_16_bits) {
+  return static_cast<uint16_t>((__float_as_uint(value) + random_16_bits) >> 16);
+}
+
+/// No masters: the bf16 weight is rounded stochastically.
+struct StochasticMasters {
+  static __device__ __forceinline__ LaneElements load_master(const AdamWTensor& tensor, const LanePosition& position) {
+    const LaneBits weight = load_bits(tensor.weight, position, tensor.count, tensor.is_aligned);
+    LaneElements master;
+    for (int i = 0; i < kElementsPerLane; ++i) master.values[i] = __uint_as_float(uint32_t{weight.values[i]} << 16);
+    return master;
+  }
+  static __device__ __forceinline__ void store_master(const AdamWTensor& tensor, const LanePosition& position,
+                                                      const LaneElements& master, const AdamWArgs& args) {
+    constexpr uint64_t kFirstStream = uint64_t{1} << 40;  // beyond those of moments
+    const RandomBits random = make_rounding_bits(args, position, kFirstStream + tensor.tensor_id);
+    LaneBits weight;
+    for (int i = 0; i < kElementsPerLane; ++i)
+      weight.values[i] = round_stochastically(master.values[i], random.get_16_bits(i));
+    store_bits(tensor.weight, weight, position, tensor.count, tensor.is_aligned);
+  }
+};
+
 /// Calls process(i, element) for each of the lane's elements of a tensor that is stored in whole
 /// moment blocks.
 template <class T, class Function>
@@ -127,8 +241,7 @@ struct Fp32Moments {
   }
 };
 
-/// Moments in bf16, stored in whole blocks. Stochastic rounding: a value is rounded away from zero
-/// with a probability equal to the truncated fraction.
+/// Moments in bf16, stored in whole blocks and rounded stochastically.
 struct Bf16Moments {
   static constexpr bool kHasCodeTables = false;
 
@@ -142,13 +255,10 @@ struct Bf16Moments {
   static __device__ __forceinline__ void store_moment(const AdamWTensor& tensor, int moment,
                                                       const LanePosition& position, const LaneElements& elements,
                                                       const AdamWArgs& args, const float* /*bounds*/) {
-    const auto philox_counter = static_cast<uint64_t>(position.first + int64_t{position.lane} * kElementsPerLane);
     const RandomBits random =
-        philox(args.seed, philox_counter, uint64_t{tensor.tensor_id} * 2 + static_cast<uint64_t>(moment));
-    // Adds 16 random bits to the bits that bf16 truncates; a carry rounds the value.
-    store_moment_block(static_cast<uint16_t*>(tensor.moments[moment]), position, [&](int i) {
-      return static_cast<uint16_t>((__float_as_uint(elements.values[i]) + random.get_16_bits(i)) >> 16);
-    });
+        make_rounding_bits(args, position, uint64_t{tensor.tensor_id} * 2 + static_cast<uint64_t>(moment));
+    store_moment_block(static_cast<uint16_t*>(tensor.moments[moment]), position,
+                       [&](int i) { return round_stochastically(elements.values[i], random.get_16_bits(i)); });
   }
 };
 
@@ -201,9 +311,8 @@ __device__ __forceinline__ BiasCorrection compute_bias_correction(const AdamWArg
           static_cast<float>(sqrt(1 - pow(args.beta2, n)))};
 }
 
-/// Each thread block updates kAdamWBlocksPerThreadBlock moment blocks of one parameter. Weight is
-/// the type of the 16-bit copies.
-template <class Moments, class Weight>
+/// Each thread block updates kAdamWBlocksPerThreadBlock moment blocks of one parameter.
+template <class Moments, class Masters>
 __global__ void adamw_kernel(const __grid_constant__ AdamWArgs args) {
   VLMTRAIN_SHARED(float, codes, Moments::kHasCodeTables ? 2 * kNumMomentCodes : 1);
   VLMTRAIN_SHARED(float, bounds, Moments::kHasCodeTables ? 2 * kNumMomentCodes : 1);
@@ -233,7 +342,7 @@ __global__ void adamw_kernel(const __grid_constant__ AdamWArgs args) {
     if (block * kMomentBlockSize >= tensor.count) return;  // true for the whole warp
     const LanePosition position{block * kMomentBlockSize, static_cast<int>(threadIdx.x % kLanes)};
     const LaneElements gradient = load_elements(tensor.gradient, position, tensor.count, tensor.is_aligned);
-    LaneElements master = load_elements(tensor.master, position, tensor.count, tensor.is_aligned);
+    LaneElements master = Masters::load_master(tensor, position);
     LaneElements first_moment = Moments::load_moment(tensor, 0, position, &codes[0]);
     LaneElements second_moment =
         Moments::load_moment(tensor, 1, position, &codes[Moments::kHasCodeTables ? kNumMomentCodes : 0]);
@@ -248,23 +357,28 @@ __global__ void adamw_kernel(const __grid_constant__ AdamWArgs args) {
     Moments::store_moment(tensor, 0, position, first_moment, args, &bounds[0]);
     Moments::store_moment(tensor, 1, position, second_moment, args,
                           &bounds[Moments::kHasCodeTables ? kNumMomentCodes : 0]);
-    store_elements(tensor.master, master, position, tensor.count, tensor.is_aligned);
-    if (tensor.weight != nullptr) {
-      store_weight<Weight>(tensor, master, position);
-    }
+    Masters::store_master(tensor, position, master, args);
   }
 }
 
-template <class Moments, class Weight>
+template <class Moments, class Masters>
 int launch_kernel(const AdamWArgs& args, void* stream) {
   const Dim3 grid{static_cast<unsigned>(args.first_block[args.num_tensors]), 1, 1};
-  return launch(adamw_kernel<Moments, Weight>, grid, Dim3{kThreadsPerBlock, 1, 1}, stream, args);
+  return launch(adamw_kernel<Moments, Masters>, grid, Dim3{kThreadsPerBlock, 1, 1}, stream, args);
 }
 
 template <class Moments>
-int dispatch_weight_type(const AdamWArgs& args, void* stream) {
-  return args.weight_type == ElementType::kHalf ? launch_kernel<Moments, __half>(args, stream)
-                                                : launch_kernel<Moments, __nv_bfloat16>(args, stream);
+int dispatch_masters(const AdamWArgs& args, void* stream) {
+  switch (args.masters) {
+    case MasterFormat::kFp32:
+      return args.weight_type == ElementType::kHalf ? launch_kernel<Moments, Fp32Masters<__half> >(args, stream)
+                                                    : launch_kernel<Moments, Fp32Masters<__nv_bfloat16> >(args, stream);
+    case MasterFormat::kSplit:
+      return launch_kernel<Moments, SplitMasters>(args, stream);
+    case MasterFormat::kStochastic:
+      return launch_kernel<Moments, StochasticMasters>(args, stream);
+  }
+  return 1;  // cudaErrorInvalidValue
 }
 
 }  // namespace
@@ -272,11 +386,11 @@ int dispatch_weight_type(const AdamWArgs& args, void* stream) {
 int adamw(const AdamWArgs& args, void* stream) {
   switch (args.moments) {
     case MomentFormat::kFp32:
-      return dispatch_weight_type<Fp32Moments>(args, stream);
+      return dispatch_masters<Fp32Moments>(args, stream);
     case MomentFormat::kBf16:
-      return dispatch_weight_type<Bf16Moments>(args, stream);
+      return dispatch_masters<Bf16Moments>(args, stream);
     case MomentFormat::k8Bit:
-      return dispatch_weight_type<EightBitMoments>(args, stream);
+      return dispatch_masters<EightBitMoments>(args, stream);
   }
   return 1;  // cudaErrorInvalidValue
 }
