@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/stored_tensors.h"
 #include "gpu/gpu.h"
 #include "vlmtrain/engine/settings/options.h"
 
@@ -54,7 +55,7 @@ std::map<std::string, at::Tensor> run_three_steps(at::Device device, at::ScalarT
     optimizer.step({1e-2, 1e-2, 1e-2});
   }
   std::map<std::string, at::Tensor> tensors;
-  for (const auto& [name, tensor] : optimizer.state()) tensors[name] = tensor.cpu();
+  for (const auto& [name, tensor] : read_tensors(optimizer.state())) tensors[name] = tensor.cpu();
   for (const auto& parameter : weights.store().all())
     tensors["weight." + parameter.name] = parameter.tensor.detach().cpu();
   return tensors;

@@ -10,33 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "engine/optimizer/chunks.h"
 #include "vlmtrain/engine/settings/training_settings.h"
 
 namespace vlmtrain::engine {
-
-/// Elements per block, which share a scale, as in bitsandbytes. Each tensor begins a new block.
-inline constexpr int64_t kBlockElements = 256;
-
-/// Number of AdamW's moments. The first is signed, the second unsigned.
-inline constexpr int64_t kNumMoments = 2;
-
-/// The fp32 values of both moments of a chunk, and scratch memory for expansion and compression.
-struct ChunkBuffers {
-  /// Allocates uninitialized buffers.
-  ChunkBuffers(OptimizerStateDtype state_dtype, int64_t blocks, const at::TensorOptions& options);
-
-  /// Returns contiguous views of the beginning of the same memory, for fewer blocks.
-  ChunkBuffers narrow_blocks(int64_t blocks) const;
-
-  /// Returns the number of blocks.
-  int64_t blocks() const { return values.size(1); }
-
-  at::Tensor values;    ///< fp32 [2, blocks, 256]
-  at::Tensor integers;  ///< int32 [2, blocks, 256]
-  // Defined only for 8-bit moments:
-  at::Tensor scales;          ///< fp32 [2, blocks, 1]: maximum absolute value of each block
-  at::Tensor inverse_scales;  ///< fp32 [2, blocks, 1]: reciprocals of the scales
-};
 
 /// Both moments of many tensors in a compressed format, one tensor after another. Only constructors
 /// allocate memory.
@@ -58,9 +35,12 @@ class Moments {
                                                                 int64_t blocks) const = 0;
 };
 
+/// Returns a generator of random numbers for the device of `options`.
+at::Generator make_generator(const at::TensorOptions& options);
+
 /// The tables shared by the moments of an optimizer.
 struct MomentTables {
-  /// Creates the tables of a format on the device of `options`.
+  /// Creates the tables of a format on the device of `options`; none for kFp32.
   MomentTables(OptimizerStateDtype state_dtype, const at::TensorOptions& options);
 
   // Defined only for bf16 moments:
@@ -77,58 +57,14 @@ struct MomentTables {
 std::unique_ptr<Moments> make_moments(OptimizerStateDtype state_dtype, int64_t blocks, const MomentTables& tables,
                                       const at::TensorOptions& options);
 
-/// The state shared by the chunks of all groups of tensors.
-struct ChunkContext {
-  /// `group_blocks` is the maximum number of blocks of a group, `all_blocks` the number of blocks
-  /// of all groups.
-  ChunkContext(OptimizerStateDtype dtype, int64_t group_blocks, int64_t all_blocks, const at::TensorOptions& device);
-
-  /// Allocates buffers that all chunks of an update use one after another.
-  ChunkBuffers make_buffers() const { return {state_dtype, max_blocks, options}; }
-
-  OptimizerStateDtype state_dtype;
-  int64_t max_blocks;         ///< of a chunk
-  at::TensorOptions options;  ///< device
-  MomentTables tables;
-};
-
-/// Elements [first, first + count) of a flattened tensor, which begin at element `chunk_offset` of
-/// their chunk.
-struct ChunkSlice {
-  size_t tensor;  ///< index in CompressedStates
-  int64_t first;
-  int64_t count;
-  int64_t chunk_offset;
-};
-
-/// A range of blocks that are expanded, updated and compressed together.
-struct Chunk {
-  int64_t first_block;  ///< index in CompressedStates
-  int64_t num_blocks;   ///< at most ChunkContext::max_blocks
-  std::vector<ChunkSlice> slices;
-  ChunkBuffers buffers;  ///< of `num_blocks` blocks; chunks of an update share their memory
-
-  /// Returns the slice's first moment, a view fp32 [count] of the buffers, valid between
-  /// decompress() and compress().
-  at::Tensor get_first_moment(const ChunkSlice& slice) const;
-  /// Returns the slice's second moment, in the same way.
-  at::Tensor get_second_moment(const ChunkSlice& slice) const;
-};
-
-/// Both moments of several tensors in a compressed format. Each tensor consists of blocks of
-/// kBlockElements elements, the last one padded. Only one chunk at a time exists in fp32. Not
-/// thread-safe.
+/// Both moments of several tensors in a compressed format. Only one chunk at a time exists in fp32.
+/// Not thread-safe.
 class CompressedStates {
  public:
-  /// Creates zero moments for tensors with these numbers of elements.
-  CompressedStates(const std::vector<int64_t>& elements, const ChunkContext& context);
-
-  /// Returns the number of blocks of a tensor with `elements` elements.
-  static int64_t count_blocks(int64_t elements);
-
-  /// Returns chunks that cover exactly the blocks of the tensors whose `is_selected` is true. Their
-  /// buffers are views of `buffers`, and no chunk has more blocks than `buffers`.
-  std::vector<Chunk> make_chunks(const std::vector<bool>& is_selected, const ChunkBuffers& buffers) const;
+  /// Creates zero moments for the tensors of `layout` on the device of `options`. Throws InternalError
+  /// for kFp32.
+  CompressedStates(const BlockLayout& layout, OptimizerStateDtype state_dtype, const MomentTables& tables,
+                   const at::TensorOptions& options);
 
   /// Writes the fp32 moments of a chunk into its buffers.
   void decompress(const Chunk& chunk);
@@ -141,16 +77,7 @@ class CompressedStates {
   std::vector<std::pair<std::string, at::Tensor>> state(size_t tensor) const;
 
  private:
-  struct TensorBlocks {
-    int64_t elements;
-    int64_t first_block;
-    int64_t end_block() const { return first_block + count_blocks(elements); }
-  };
-
-  void add_chunks(std::vector<Chunk>& chunks, size_t first_tensor, size_t end_tensor,
-                  const ChunkBuffers& buffers) const;
-
-  std::vector<TensorBlocks> tensor_blocks_;
+  BlockLayout layout_;
   std::unique_ptr<Moments> moments_;
 };
 

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <utility>
 
 #include "engine/optimizer/state_storage.h"
@@ -37,7 +38,7 @@ Optimizer::Optimizer(const nn::ParameterStore& store, GradientBuckets& buckets, 
   const memory::ComponentScope optimizer_scope(memory::Component::kOptimizer);
   const auto fp32_options = store.options().dtype(at::kFloat);
   storage_ = std::make_unique<OptimizerStateStorage>(store, buckets, settings, *rules_);
-  if (settings.state_dtype == OptimizerStateDtype::kBf16) num_updates_ = at::zeros({}, at::kLong);
+  if (storage_->rounds_stochastically()) num_updates_ = at::zeros({}, at::kLong);
   if (settings.loss_scale) loss_scale_.emplace(*settings.loss_scale, fp32_options);
   step_counters_ = at::zeros({std::ssize(storage_->parameters())}, fp32_options);
 }
@@ -73,7 +74,7 @@ OptimizerUpdate Optimizer::prepare(const at::Tensor& loss, const at::Tensor& nor
     const ParameterState& parameter = parameters[i];
     prepared->steps.push_back(step_counters_.select(0, static_cast<int64_t>(i)));
     prepared->increments.push_back(step_increment);
-    if (storage_->is_fused(parameter) || !parameter.has_local_elements() || !parameter.has_master()) continue;
+    if (storage_->is_fused(parameter) || !parameter.has_local_elements() || !parameter.has_fp32_copy()) continue;
     prepared->weights.push_back(parameter.weight);
     prepared->masters.push_back(parameter.master);
   }
@@ -90,16 +91,18 @@ bool Optimizer::needs_bool_skip_flag() const {
   });
 }
 
-/// Starts the random numbers of this update for moments that are rounded stochastically. Returns
-/// their seed; 0 without such moments.
+/// Starts the random numbers of this update for stochastic rounding. Returns their seed; 0 without
+/// it.
 uint64_t Optimizer::start_rounding_sequence() {
   if (!num_updates_.defined()) return 0;
   auto& num_updates = *num_updates_.mutable_data_ptr<int64_t>();
   const auto update_index = static_cast<uint64_t>(num_updates), rank = static_cast<uint64_t>(shard().rank);
-  const uint64_t seed = shard().covers_all()
-                            ? derive_stream_seed(settings_.seed, "optimizer states", {update_index})
-                            : derive_stream_seed(settings_.seed, "optimizer states", {update_index, rank});
-  storage_->seed_rounding(seed);
+  const auto derive_seed = [&](std::string_view stream) {
+    return shard().covers_all() ? derive_stream_seed(settings_.seed, stream, {update_index})
+                                : derive_stream_seed(settings_.seed, stream, {update_index, rank});
+  };
+  const uint64_t seed = derive_seed("optimizer states");
+  storage_->seed_rounding(seed, derive_seed("weights"));
   ++num_updates;
   return seed;
 }
@@ -118,9 +121,9 @@ void Optimizer::apply_update(const OptimizerUpdate& update, const LearningRates&
   for (const auto& group : prepared.groups) {
     inputs.learning_rate = group.hyperparameters.get_learning_rate(rates);
     inputs.scratch = prepared.scratch.at(group.hyperparameters.rule).get();
-    if (group.compressed_states != nullptr) group.compressed_states->decompress(*group.chunk);
+    if (group.chunk) storage_->expand_chunk(group);
     rules_->get(group.hyperparameters.rule).apply(group, inputs);
-    if (group.compressed_states != nullptr) group.compressed_states->compress(*group.chunk, prepared.skipped_bool);
+    if (group.chunk) storage_->compress_chunk(group, prepared.skipped_bool);
   }
   if (!prepared.weights.empty()) at::_foreach_copy_(prepared.weights, prepared.masters);
   buckets_.reset();

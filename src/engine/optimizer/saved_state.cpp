@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/optimizer/compressed_states.h"
+#include "engine/optimizer/chunks.h"
 #include "engine/optimizer/state_storage.h"
 #include "engine/optimizer/update_rule.h"
 #include "vlmtrain/base/error.h"
@@ -93,7 +93,7 @@ std::string Optimizer::make_saved_tensor_name(const OptimizerStateTensor& tensor
 std::vector<OptimizerStateTensor> Optimizer::collect_state_tensors() const {
   std::vector<OptimizerStateTensor> tensors;
   const auto add = [&tensors](const std::string& name, const at::Tensor& values) {
-    tensors.push_back({.name = name, .values = values, .total = values.numel()});
+    tensors.push_back({.name = name, .values = {values}, .total = values.numel()});
   };
   add("steps", step_counters_);
   if (loss_scale_) {
@@ -105,22 +105,28 @@ std::vector<OptimizerStateTensor> Optimizer::collect_state_tensors() const {
   return tensors;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> Optimizer::state() const {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
+std::vector<std::pair<std::string, nn::StoredTensor>> Optimizer::state() const {
+  std::vector<std::pair<std::string, nn::StoredTensor>> tensors;
   for (const auto& tensor : collect_state_tensors()) {
     if (tensor.is_sharded || shard().rank == 0) tensors.emplace_back(make_saved_tensor_name(tensor), tensor.values);
   }
   return tensors;
 }
 
-std::vector<std::pair<std::string, at::Tensor>> Optimizer::master_weights() const {
-  std::vector<std::pair<std::string, at::Tensor>> masters;
+std::vector<std::pair<std::string, nn::StoredTensor>> Optimizer::master_weights() const {
+  std::vector<std::pair<std::string, nn::StoredTensor>> masters;
   for (const auto& parameter : storage_->parameters()) {
     if (!parameter.has_local_elements()) continue;
     masters.emplace_back(shard().covers_all() ? parameter.name : make_shard_name(parameter.name, parameter.range.first),
-                         parameter.master);
+                         parameter.get_stored_master());
   }
   return masters;
+}
+
+/// Returns whether a saved state may lack the tensor. Weights that are rounded stochastically have no
+/// masters, and which ones are depends on the device.
+bool Optimizer::is_optional(const OptimizerStateTensor& tensor) const {
+  return tensor.is_master && settings_.master_weights == MasterWeights::kStochastic;
 }
 
 /// Throws UserError (kBadData) unless `saved` has the expected tensors with their shapes and data
@@ -136,15 +142,16 @@ void Optimizer::check_saved_tensors(const std::vector<OptimizerStateTensor>& exp
   std::set<std::string> expected_names;
   for (const auto& tensor : expected_tensors) {
     expected_names.insert(tensor.name);
-    if (!saved.contains(tensor.name)) fail(tensor.name, "is missing");
+    if (!saved.contains(tensor.name)) {
+      if (is_optional(tensor)) continue;
+      fail(tensor.name, "is missing");
+    }
     if (const at::Tensor* const unsharded_tensor = saved.find_unsharded_tensor(tensor.name)) {
       const bool is_flattened = tensor.is_sharded && !shard().covers_all();
-      if (is_flattened ? unsharded_tensor->numel() != tensor.total
-                       : unsharded_tensor->sizes() != tensor.values.sizes()) {
+      if (is_flattened ? unsharded_tensor->numel() != tensor.total : unsharded_tensor->sizes() != tensor.sizes()) {
         fail(tensor.name, "has a different shape");
       }
-      if (unsharded_tensor->scalar_type() != tensor.values.scalar_type())
-        fail(tensor.name, "has a different data type");
+      if (unsharded_tensor->scalar_type() != tensor.saved_dtype()) fail(tensor.name, "has a different data type");
     }
   }
   const auto is_on_other_rank = [&](const std::string& name) {
@@ -166,12 +173,15 @@ void Optimizer::load_state(const SavedOptimizerState& saved, const std::string& 
   }
   check_saved_tensors(expected_tensors, saved, source);
   for (const auto& tensor : expected_tensors) {
-    const auto values =
-        saved.read_range(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
+    if (is_optional(tensor) && !saved.contains(tensor.name)) {
+      tensor.values.write(tensor.parameter->weight);
+      continue;
+    }
+    const auto values = saved.read_range(tensor.name, tensor.first, tensor.numel(), tensor.total, tensor.saved_dtype());
     if (!values)
       throw data_error("{}: {} is incomplete or has a different data type; copy the checkpoint again", source,
                        tensor.name);
-    tensor.values.copy_(values->view(tensor.values.sizes()));
+    tensor.values.write(values->view(tensor.sizes()));
   }
   storage_->copy_masters_to_weights();
 }
@@ -180,9 +190,9 @@ void Optimizer::load_state(const SavedOptimizerState& saved, const std::string& 
 std::optional<at::Tensor> Optimizer::read_matching_values(const OptimizerStateTensor& tensor,
                                                           const SavedOptimizerState& saved) const {
   const at::Tensor* const unsharded_tensor = saved.find_unsharded_tensor(tensor.name);
-  if (unsharded_tensor != nullptr && shard().covers_all() && unsharded_tensor->sizes() != tensor.values.sizes())
+  if (unsharded_tensor != nullptr && shard().covers_all() && unsharded_tensor->sizes() != tensor.sizes())
     return std::nullopt;
-  return saved.read_range(tensor.name, tensor.first, tensor.values.numel(), tensor.total, tensor.values.scalar_type());
+  return saved.read_range(tensor.name, tensor.first, tensor.numel(), tensor.total, tensor.saved_dtype());
 }
 
 /// Copies the saved tensors that belong to no parameter, except for the step counters.
@@ -191,8 +201,7 @@ void Optimizer::migrate_shared_tensors(const std::vector<OptimizerStateTensor>& 
   for (const auto& tensor : tensors) {
     if (tensor.is_sharded || tensor.name == "steps") continue;
     if (tensor.name != "updates" && !settings_.loss_scale->dynamic) continue;
-    if (const auto values = read_matching_values(tensor, saved))
-      tensor.values.copy_(values->view(tensor.values.sizes()));
+    if (const auto values = read_matching_values(tensor, saved)) tensor.values.write(values->view(tensor.sizes()));
   }
 }
 
@@ -208,18 +217,18 @@ bool Optimizer::migrate_moments(const ParameterState& parameter, const std::vect
     const int64_t elements = parameter.parameter.numel();
     const auto first_moment =
         parameter.has_compressed_moments()
-            ? saved.read_range(name, 0, 1, CompressedStates::count_blocks(elements) * kBlockElements, compressed_dtype)
+            ? saved.read_range(name, 0, 1, count_blocks(elements) * kBlockElements, compressed_dtype)
             : saved.read_range(name, 0, 1, elements, at::kFloat);
     return first_moment.has_value();
   }
-  std::vector<std::pair<at::Tensor, at::Tensor>> moments;  // current and saved values
+  std::vector<std::pair<nn::StoredTensor, at::Tensor>> moments;  // current and saved values
   for (const auto& tensor : tensors) {
     if (tensor.parameter != &parameter || tensor.is_master) continue;
     const auto values = read_matching_values(tensor, saved);
     if (!values) return false;
-    moments.emplace_back(tensor.values, *values);
+    moments.emplace_back(tensor.values, values->view(tensor.sizes()));
   }
-  for (const auto& [current, values] : moments) current.copy_(values.view(current.sizes()));
+  for (const auto& [current, values] : moments) current.write(values);
   return true;
 }
 
@@ -245,8 +254,8 @@ StateMigrationResult Optimizer::migrate_state(const nn::ParameterStore& store, c
   for (size_t i = 0; i < storage_->parameters().size(); ++i) {
     const ParameterState& parameter = storage_->parameters()[i];
     if (parameter.has_local_elements()) {
-      if (const auto master = read_matching_values(make_master_state_tensor(parameter), saved))
-        parameter.master.copy_(master->view(parameter.master.sizes()));
+      const OptimizerStateTensor tensor = make_master_state_tensor(parameter);
+      if (const auto master = read_matching_values(tensor, saved)) tensor.values.write(master->view(tensor.sizes()));
     }
     const auto step_counter_index = step_counter_indices.find(parameter.name);
     if (step_counter_index == step_counter_indices.end() || !migrate_moments(parameter, tensors, saved)) {

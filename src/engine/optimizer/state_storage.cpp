@@ -22,10 +22,11 @@ static_assert(kShardAlignment == kBlockElements, "a block of compressed states b
 /// both would take two launches.
 constexpr int64_t kMaxGroupBlocks = (int64_t{1} << 30) / kBlockElements;
 
+/// Smaller parameters have moments and masters in fp32. As in bitsandbytes (min_8bit_size).
+constexpr int64_t kMinCompressedElements = 4096;
+
 /// Returns whether the moments of the parameter are compressed.
 bool compresses_moments(OptimizerStateDtype state_dtype, const nn::Parameter& parameter) {
-  // As in bitsandbytes (min_8bit_size).
-  constexpr int64_t kMinCompressedElements = 4096;
   if (state_dtype == OptimizerStateDtype::kFp32 || parameter.elements() < kMinCompressedElements) return false;
   return state_dtype != OptimizerStateDtype::k8Bit || !parameter.is_embedding;
 }
@@ -42,9 +43,13 @@ at::Tensor get_local_weight(const nn::Parameter& parameter, const ElementRange& 
 
 }  // namespace
 
+nn::StoredTensor ParameterState::get_stored_master() const {
+  return {master.defined() ? master : weight, low_bits};
+}
+
 OptimizerStateTensor make_master_state_tensor(const ParameterState& parameter) {
   return {.name = "master." + parameter.name,
-          .values = parameter.master,
+          .values = parameter.get_stored_master(),
           .first = parameter.range.first,
           .total = parameter.parameter.numel(),
           .is_sharded = true,
@@ -54,8 +59,7 @@ OptimizerStateTensor make_master_state_tensor(const ParameterState& parameter) {
 
 OptimizerStateStorage::OptimizerStateStorage(const nn::ParameterStore& store, const GradientBuckets& buckets,
                                              const OptimizerSettings& settings, const UpdateRules& rules)
-    : rules_(rules), state_dtype_(settings.state_dtype) {
-  const auto fp32_options = store.options().dtype(at::kFloat);
+    : rules_(rules), options_(store.options().dtype(at::kFloat)), state_dtype_(settings.state_dtype) {
   const auto groups = assign_parameter_groups(store, settings);
   VLMTRAIN_CHECK(buckets.size() == groups.size(), "the buckets have {} gradients for {} trained parameters",
                  buckets.size(), groups.size());
@@ -67,43 +71,78 @@ OptimizerStateStorage::OptimizerStateStorage(const nn::ParameterStore& store, co
     VLMTRAIN_CHECK(is_elementwise || range.count == 0 || range.count == parameter.elements(),
                    "{} is divided among ranks, but its optimizer needs it whole", parameter.name);
     const at::Tensor weight = get_local_weight(parameter, range, buckets.shard(), is_elementwise);
-    // The master shares the storage of an fp32 weight.
-    ParameterState state{parameter.name, group, parameter.tensor, range, weight, weight.to(at::kFloat)};
+    ParameterState state{parameter.name, group, parameter.tensor, range, weight};
+    add_master(state, parameter, settings);
     if (!compresses_moments(settings.state_dtype, parameter)) {
       for (size_t moment = 0; moment < rules.get(group.rule).moment_names().size(); ++moment)
-        state.moments.push_back(at::zeros(weight.sizes(), fp32_options));
+        state.moments.push_back(at::zeros(weight.sizes(), options_));
     }
     parameters_.push_back(std::move(state));
   }
-  if (settings.state_dtype != OptimizerStateDtype::kFp32) make_compressed_groups(fp32_options);
+  if (settings.state_dtype != OptimizerStateDtype::kFp32) tables_.emplace(settings.state_dtype, options_);
+  if (settings.master_weights == MasterWeights::kStochastic) weight_rounding_ = make_generator(options_);
+  make_block_groups(options_);
 }
 
-void OptimizerStateStorage::make_compressed_groups(const at::TensorOptions& options) {
-  std::map<ParameterGroup, std::vector<size_t>> members_by_group;
+/// Creates the master of a parameter. It is in fp32 if it is small, as those of adapters are, if the
+/// rule needs it in fp32, or if the rows of the weight have padding.
+void OptimizerStateStorage::add_master(ParameterState& state, const nn::Parameter& parameter,
+                                       const OptimizerSettings& settings) const {
+  const bool is_reduced = !parameter.is_adapter && parameter.elements() >= kMinCompressedElements &&
+                          get_optimizer_info(state.group.rule).is_elementwise && state.weight.is_contiguous();
+  state.master_weights = is_reduced ? settings.choose_master_weights(options_.device().is_cuda(),
+                                                                     state.weight.scalar_type() == at::kBFloat16)
+                                    : MasterWeights::kFp32;
+  // The master shares the storage of an fp32 weight.
+  if (state.master_weights == MasterWeights::kFp32) state.master = state.weight.to(at::kFloat);
+  if (state.master_weights == MasterWeights::kSplit)
+    state.low_bits = at::zeros(state.weight.sizes(), options_.dtype(at::kShort));
+}
+
+bool OptimizerStateStorage::is_updated_in_chunks(const ParameterState& parameter) const {
+  return !is_fused(parameter) &&
+         (parameter.has_compressed_moments() || parameter.master_weights != MasterWeights::kFp32);
+}
+
+bool OptimizerStateStorage::is_in_block_group(const ParameterState& parameter) const {
+  return parameter.has_compressed_moments() || is_updated_in_chunks(parameter);
+}
+
+void OptimizerStateStorage::make_block_groups(const at::TensorOptions& options) {
+  std::map<std::tuple<ParameterGroup, bool, MasterWeights>, std::vector<size_t>> members_by_group;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].has_compressed_moments()) members_by_group[parameters_[i].group].push_back(i);
+    const ParameterState& parameter = parameters_[i];
+    if (!is_in_block_group(parameter)) continue;
+    members_by_group[{parameter.group, parameter.has_compressed_moments(), parameter.master_weights}].push_back(i);
   }
   int64_t max_group_blocks = 0, all_blocks = 0;
-  std::vector<std::vector<int64_t>> elements;
-  for (const auto& [hyperparameters, members] : members_by_group) {
-    int64_t blocks = kMaxGroupBlocks + 1;  // blocks of the group so far; too many, so the first tensor starts a group
+  const auto add_group = [&](const ParameterGroup& hyperparameters, std::vector<size_t> members) {
+    std::vector<int64_t> elements;
+    for (const size_t member : members) elements.push_back(parameters_[member].weight.numel());
+    const BlockLayout layout(elements);
+    max_group_blocks = std::max(max_group_blocks, layout.num_blocks());
+    all_blocks += layout.num_blocks();
+    block_groups_.push_back({hyperparameters, std::move(members), layout});
+  };
+  for (const auto& [key, members] : members_by_group) {
+    std::vector<size_t> group;
+    int64_t blocks = 0;
     for (const size_t member : members) {
-      const int64_t size = parameters_[member].master.numel();
-      blocks += CompressedStates::count_blocks(size);
-      all_blocks += CompressedStates::count_blocks(size);
-      if (blocks > kMaxGroupBlocks) {
-        blocks = CompressedStates::count_blocks(size);
-        compressed_groups_.push_back({.hyperparameters = hyperparameters});
-        elements.emplace_back();
+      const int64_t count = count_blocks(parameters_[member].weight.numel());
+      if (blocks + count > kMaxGroupBlocks && !group.empty()) {
+        add_group(std::get<0>(key), std::exchange(group, {}));
+        blocks = 0;
       }
-      compressed_groups_.back().parameters.push_back(member);
-      elements.back().push_back(size);
-      max_group_blocks = std::max(max_group_blocks, blocks);
+      group.push_back(member);
+      blocks += count;
     }
+    add_group(std::get<0>(key), std::move(group));
   }
-  chunk_context_ = std::make_unique<ChunkContext>(state_dtype_, max_group_blocks, all_blocks, options);
-  for (size_t i = 0; i < compressed_groups_.size(); ++i)
-    compressed_groups_[i].states = std::make_unique<CompressedStates>(elements[i], *chunk_context_);
+  max_chunk_blocks_ = compute_max_chunk_blocks(max_group_blocks, all_blocks);
+  for (auto& group : block_groups_) {
+    if (parameters_[group.parameters.front()].has_compressed_moments())
+      group.states = std::make_unique<CompressedStates>(group.layout, state_dtype_, *tables_, options);
+  }
 }
 
 bool OptimizerStateStorage::is_fused(const ParameterState& parameter) const {
@@ -111,35 +150,46 @@ bool OptimizerStateStorage::is_fused(const ParameterState& parameter) const {
 }
 
 bool OptimizerStateStorage::compresses_in_chunks() const {
-  return std::ranges::any_of(compressed_groups_, [this](const CompressedGroup& group) {
-    return !is_fused(parameters_[group.parameters.front()]);
+  return std::ranges::any_of(block_groups_, [this](const BlockGroup& group) {
+    return group.states && is_updated_in_chunks(parameters_[group.parameters.front()]);
   });
+}
+
+bool OptimizerStateStorage::rounds_stochastically() const {
+  return state_dtype_ == OptimizerStateDtype::kBf16 || weight_rounding_.defined();
+}
+
+void OptimizerStateStorage::seed_rounding(uint64_t moments_seed, uint64_t weights_seed) {
+  if (state_dtype_ == OptimizerStateDtype::kBf16) tables_->random.set_current_seed(moments_seed);
+  if (weight_rounding_.defined()) weight_rounding_.set_current_seed(weights_seed);
 }
 
 std::vector<UpdateGroup> OptimizerStateStorage::make_update_groups(const GradientBuckets& buckets,
                                                                    const at::Tensor& step_counters) const {
-  // Tensors with moments of another type need another launch of a fused kernel.
-  std::map<std::pair<ParameterGroup, bool>, UpdateGroup> groups_by_key;
+  // Tensors with moments or masters of another type need another launch of a fused kernel.
+  std::map<std::tuple<ParameterGroup, bool, MasterWeights>, UpdateGroup> groups_by_key;
   const auto add = [&](size_t i, UpdateTensor tensor) {
     const ParameterState& parameter = parameters_[i];
-    UpdateGroup& group = groups_by_key[{parameter.group, parameter.has_compressed_moments()}];
+    UpdateGroup& group = groups_by_key[{parameter.group, parameter.has_compressed_moments(), parameter.master_weights}];
     group.hyperparameters = parameter.group;
     group.is_fused = is_fused(parameter);
     group.tensors.push_back(std::move(tensor));
   };
+  const auto is_updated = [&](size_t i) {
+    return buckets.has_gradient(i) && parameters_[i].has_local_elements() && !is_updated_in_chunks(parameters_[i]);
+  };
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const ParameterState& parameter = parameters_[i];
-    if (!buckets.has_gradient(i) || !parameter.has_local_elements() || parameter.has_compressed_moments()) continue;
+    if (!is_updated(i) || parameters_[i].has_compressed_moments()) continue;
     UpdateTensor tensor = make_update_tensor(i, buckets, step_counters);
-    tensor.moments = parameter.moments;
+    tensor.moments = parameters_[i].moments;
     add(i, std::move(tensor));
   }
-  for (const auto& compressed : compressed_groups_) {
-    for (size_t member = 0; member < compressed.parameters.size(); ++member) {
-      const size_t i = compressed.parameters[member];
-      if (!buckets.has_gradient(i) || !parameters_[i].has_local_elements() || !is_fused(parameters_[i])) continue;
+  for (const auto& block_group : block_groups_) {
+    for (size_t member = 0; block_group.states && member < block_group.parameters.size(); ++member) {
+      const size_t i = block_group.parameters[member];
+      if (!is_updated(i)) continue;
       UpdateTensor tensor = make_update_tensor(i, buckets, step_counters);
-      for (const auto& [name, values] : compressed.states->state(member))
+      for (const auto& [name, values] : block_group.states->state(member))
         (name.ends_with("absmax") ? tensor.absmax : tensor.moments).push_back(values);
       add(i, std::move(tensor));
     }
@@ -147,41 +197,96 @@ std::vector<UpdateGroup> OptimizerStateStorage::make_update_groups(const Gradien
   std::vector<UpdateGroup> groups;
   groups.reserve(groups_by_key.size());
   for (auto& [key, group] : groups_by_key) groups.push_back(std::move(group));
-  if (compresses_in_chunks()) add_chunks(groups, buckets, step_counters);
+  add_chunks(groups, buckets, step_counters);
   return groups;
 }
 
 UpdateTensor OptimizerStateStorage::make_update_tensor(size_t i, const GradientBuckets& buckets,
                                                        const at::Tensor& step_counters) const {
   const ParameterState& parameter = parameters_[i];
+  const bool has_fp32_weight = parameter.weight.scalar_type() == at::kFloat;
   return {.master = parameter.master,
-          .gradient = buckets.get_local_gradient_sum(i).view(parameter.master.sizes()),
-          .weight = parameter.has_master() ? parameter.weight : at::Tensor(),
+          .gradient = buckets.get_local_gradient_sum(i).view(parameter.weight.sizes()),
+          .weight = has_fp32_weight ? at::Tensor() : parameter.weight,
+          .low_bits = parameter.low_bits,
           .steps = step_counters.select(0, static_cast<int64_t>(i)),
           .parameter_index = static_cast<uint32_t>(i)};
 }
 
 void OptimizerStateStorage::add_chunks(std::vector<UpdateGroup>& groups, const GradientBuckets& buckets,
                                        const at::Tensor& step_counters) const {
-  const ChunkBuffers buffers = chunk_context_->make_buffers();
-  for (const auto& compressed : compressed_groups_) {
+  ChunkContents contents;
+  for (const auto& block_group : block_groups_) {
+    const ParameterState& parameter = parameters_[block_group.parameters.front()];
+    if (!is_updated_in_chunks(parameter)) continue;
+    if (block_group.states) contents.state_dtype = state_dtype_;
+    contents.has_masters |= parameter.master_weights != MasterWeights::kFp32;
+  }
+  if (contents.state_dtype == OptimizerStateDtype::kFp32 && !contents.has_masters) return;
+  const ChunkBuffers buffers(contents, max_chunk_blocks_, options_);
+  for (const auto& block_group : block_groups_) {
+    const ParameterState& parameter = parameters_[block_group.parameters.front()];
+    if (!is_updated_in_chunks(parameter)) continue;
     std::vector<bool> has_gradients;
-    for (const size_t i : compressed.parameters) has_gradients.push_back(buckets.has_gradient(i));
-    for (auto& chunk : compressed.states->make_chunks(has_gradients, buffers)) {
-      UpdateGroup group{.hyperparameters = compressed.hyperparameters};
-      for (const auto& slice : chunk.slices) {
-        const auto narrow = [&slice](const at::Tensor& tensor) {
-          return tensor.view(-1).narrow(0, slice.first, slice.count);
-        };
-        UpdateTensor tensor = make_update_tensor(compressed.parameters[slice.tensor], buckets, step_counters);
-        tensor.master = narrow(tensor.master);
-        tensor.gradient = narrow(tensor.gradient);
-        tensor.moments = {chunk.get_first_moment(slice), chunk.get_second_moment(slice)};
-        group.tensors.push_back(std::move(tensor));
-      }
-      group.compressed_states = compressed.states.get();
+    for (const size_t i : block_group.parameters) has_gradients.push_back(buckets.has_gradient(i));
+    for (auto& chunk : block_group.layout.make_chunks(has_gradients, buffers)) {
+      UpdateGroup group{.hyperparameters = block_group.hyperparameters,
+                        .compressed_states = block_group.states.get(),
+                        .master_weights = parameter.master_weights};
+      for (const auto& slice : chunk.slices)
+        group.tensors.push_back(make_update_slice(block_group, chunk, slice, buckets, step_counters));
       group.chunk = std::make_shared<const Chunk>(std::move(chunk));
       groups.push_back(std::move(group));
+    }
+  }
+}
+
+/// Returns a slice of a parameter, with what is not in fp32 in the buffers of the chunk.
+UpdateTensor OptimizerStateStorage::make_update_slice(const BlockGroup& group, const Chunk& chunk,
+                                                      const ChunkSlice& slice, const GradientBuckets& buckets,
+                                                      const at::Tensor& step_counters) const {
+  const size_t i = group.parameters[slice.tensor];
+  const auto narrow = [&slice](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.view(-1).narrow(0, slice.first, slice.count) : tensor;
+  };
+  UpdateTensor tensor = make_update_tensor(i, buckets, step_counters);
+  tensor.gradient = narrow(tensor.gradient);
+  if (tensor.master.defined()) {
+    tensor.master = narrow(tensor.master);
+  } else {
+    tensor.master = chunk.get_master(slice);
+    tensor.weight = narrow(tensor.weight);
+    tensor.low_bits = narrow(tensor.low_bits);
+    tensor.scratch = chunk.get_scratch(slice);
+  }
+  if (group.states) {
+    tensor.moments = {chunk.get_first_moment(slice), chunk.get_second_moment(slice)};
+  } else {
+    for (const at::Tensor& moment : parameters_[i].moments) tensor.moments.push_back(narrow(moment));
+  }
+  return tensor;
+}
+
+void OptimizerStateStorage::expand_chunk(const UpdateGroup& group) const {
+  if (group.compressed_states != nullptr) group.compressed_states->decompress(*group.chunk);
+  if (group.master_weights == MasterWeights::kFp32) return;
+  for (const auto& tensor : group.tensors) {
+    if (group.master_weights == MasterWeights::kSplit) {
+      nn::join_values_out(tensor.master, tensor.weight, tensor.low_bits, tensor.scratch);
+    } else {
+      at::Tensor(tensor.master).copy_(tensor.weight);
+    }
+  }
+}
+
+void OptimizerStateStorage::compress_chunk(const UpdateGroup& group, const at::Tensor& skipped) {
+  if (group.compressed_states != nullptr) group.compressed_states->compress(*group.chunk, skipped);
+  if (group.master_weights == MasterWeights::kFp32) return;
+  for (const auto& tensor : group.tensors) {
+    if (group.master_weights == MasterWeights::kSplit) {
+      nn::split_values(tensor.master, tensor.weight, tensor.low_bits, tensor.scratch);
+    } else {
+      nn::round_values_stochastically(tensor.master, tensor.weight, tensor.scratch, weight_rounding_);
     }
   }
 }
@@ -194,23 +299,23 @@ std::vector<OptimizerStateTensor> OptimizerStateStorage::collect_tensors() const
     for (size_t moment = 0; moment < parameter.moments.size(); ++moment) {
       OptimizerStateTensor tensor = make_master_state_tensor(parameter);
       tensor.name = fmt::format("{}.{}", names[moment], parameter.name);
-      tensor.values = parameter.moments[moment];
+      tensor.values = {parameter.moments[moment]};
       tensor.is_master = false;
       tensors.push_back(std::move(tensor));
     }
     if (parameter.has_master()) tensors.push_back(make_master_state_tensor(parameter));
   }
-  for (const auto& compressed : compressed_groups_) {
-    for (size_t i = 0; i < compressed.parameters.size(); ++i) {
-      const ParameterState& parameter = parameters_[compressed.parameters[i]];
+  for (const auto& group : block_groups_) {
+    for (size_t i = 0; group.states && i < group.parameters.size(); ++i) {
+      const ParameterState& parameter = parameters_[group.parameters[i]];
       if (!parameter.has_local_elements()) continue;
-      for (auto& [prefix, values] : compressed.states->state(i)) {
+      for (auto& [prefix, values] : group.states->state(i)) {
         // A moment has one value per element, an absmax one per block.
         const int64_t values_per_block = values.dim() == 2 ? values.size(1) : 1;
         tensors.push_back({.name = fmt::format("{}.{}", prefix, parameter.name),
-                           .values = values,
+                           .values = {values},
                            .first = parameter.range.first / kShardAlignment * values_per_block,
-                           .total = CompressedStates::count_blocks(parameter.parameter.numel()) * values_per_block,
+                           .total = count_blocks(parameter.parameter.numel()) * values_per_block,
                            .is_sharded = true,
                            .parameter = &parameter});
       }
@@ -222,7 +327,7 @@ std::vector<OptimizerStateTensor> OptimizerStateStorage::collect_tensors() const
 void OptimizerStateStorage::copy_masters_to_weights() const {
   std::vector<at::Tensor> weights, masters;
   for (const auto& parameter : parameters_) {
-    if (!parameter.has_master()) continue;
+    if (!parameter.has_fp32_copy()) continue;
     weights.push_back(parameter.weight);
     masters.push_back(parameter.master);
   }

@@ -71,6 +71,7 @@ class AdamW final : public UpdateRule {
       auto& parameter = parameters.emplace_back(kernels::AdamWParameter{.master = tensor.master,
                                                                         .gradient = tensor.gradient,
                                                                         .weight = tensor.weight,
+                                                                        .low_bits = tensor.low_bits,
                                                                         .steps = tensor.steps,
                                                                         .tensor_id = tensor.parameter_index});
       std::ranges::copy(tensor.moments, parameter.moments.begin());

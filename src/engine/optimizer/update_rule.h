@@ -49,9 +49,11 @@ std::vector<ParameterGroup> assign_parameter_groups(const nn::ParameterStore& st
 /// A parameter, or a slice of it, and its state in an update. All tensors have the same number of
 /// elements, except for `steps` and the compressed moments of a fused rule.
 struct UpdateTensor {
-  at::Tensor master;                  ///< fp32
+  at::Tensor master{};                ///< fp32; undefined for a fused rule if it is split or rounded away
   at::Tensor gradient;                ///< fp32; a rule may overwrite it
   at::Tensor weight{};                ///< 16-bit copy of the master, which a fused rule writes; undefined without one
+  at::Tensor low_bits{};              ///< int16: low halves of split masters (kernels/split_master.h)
+  at::Tensor scratch{};               ///< int32, of a tensor of a chunk
   at::Tensor steps;                   ///< fp32 scalar: number of updates, this one included
   std::vector<at::Tensor> moments{};  ///< fp32, in the order of UpdateRule::moment_names()
   std::vector<at::Tensor> absmax{};   ///< of compressed 8-bit moments; empty otherwise
@@ -63,10 +65,11 @@ struct UpdateGroup {
   ParameterGroup hyperparameters;
   bool is_fused = false;  ///< UpdateRule::is_fused() of its tensors
   std::vector<UpdateTensor> tensors{};
-  /// The moments, if they are compressed and the rule does not read compressed moments. They are
-  /// decompressed before the update and compressed after it.
-  CompressedStates* compressed_states = nullptr;
-  std::shared_ptr<const Chunk> chunk{};  ///< the part of compressed_states; null without it
+  /// The chunk of a rule that is not fused, if moments or masters are not in fp32. They are expanded
+  /// before the update and compressed after it. Null without one.
+  std::shared_ptr<const Chunk> chunk{};
+  CompressedStates* compressed_states = nullptr;  ///< the moments of the chunk; null: in fp32
+  MasterWeights master_weights = MasterWeights::kFp32;
 };
 
 /// Memory that a rule allocates for an update.
@@ -80,7 +83,7 @@ struct UpdateInputs {
   at::Tensor gradient_divisor;  ///< fp32 scalar that divides the gradients; undefined: 1
   at::Tensor skipped;           ///< fp32 scalar: 1 if the update must change nothing, else 0
   at::Tensor skipped_bool;      ///< the same as bool; defined if needs_bool_skip_flag() or moments are compressed
-  uint64_t rounding_seed = 0;   ///< seed of the stochastic rounding of bf16 moments in this update
+  uint64_t rounding_seed = 0;   ///< seed of the stochastic rounding in this update
   const MomentTables* tables = nullptr;    ///< tables of compressed moments; null without them
   const UpdateScratch* scratch = nullptr;  ///< UpdateRule::allocate_scratch()
 };

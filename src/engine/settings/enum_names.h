@@ -1,6 +1,8 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,15 @@ std::string find_enum_name(const std::vector<std::pair<std::string, T>>& names, 
     if (named_value == value) return name;
   }
   throw InternalError("the value has no name");
+}
+
+/// Returns the value of a name; nullopt if there is none.
+template <class T>
+std::optional<T> find_enum_value(const std::vector<std::pair<std::string, T>>& names, std::string_view name) {
+  for (const auto& [known_name, value] : names) {
+    if (known_name == name) return value;
+  }
+  return std::nullopt;
 }
 
 }  // namespace vlmtrain::engine

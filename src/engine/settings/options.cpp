@@ -100,10 +100,7 @@ std::string to_string(Precision precision) {
 }
 
 std::optional<Precision> parse_precision(std::string_view name) {
-  for (const auto& [precision_name, precision] : kPrecisionNames) {
-    if (precision_name == name) return precision;
-  }
-  return std::nullopt;
+  return find_enum_value(kPrecisionNames, name);
 }
 
 at::ScalarType to_dtype(Precision precision) {
@@ -214,8 +211,8 @@ void declare_options(OptionTable& table, TrainingOptions& options) {
       at_least(0.0));
   table.add_enum(
       keys::training::kPrecision, options.precision, kPrecisionNames,
-      {.doc = "Data type of the model's computation. With bf16 and fp16 the optimizer keeps fp32 master weights, "
-              "and gradients are accumulated in fp32 over the micro-batches. fp16 uses a loss scale.",
+      {.doc = "Data type of the model's computation. Gradients are accumulated in fp32 over the micro-batches. fp16 "
+              "uses a loss scale.",
        .resume = ResumeRule::kIfRequested,
        .hints = {
            {.names = {"fp16"}, .text = "training.precision: fp16"},

@@ -30,6 +30,8 @@ constexpr std::array kOptimizers{
         .kind = OptimizerKind::kMuon, .name = "muon", .is_elementwise = false, .supports_compressed_moments = false},
 };
 
+const std::vector<std::pair<std::string, MasterWeights>> kMasterWeightsNames{
+    {"fp32", MasterWeights::kFp32}, {"split", MasterWeights::kSplit}, {"stochastic", MasterWeights::kStochastic}};
 const std::vector<std::pair<std::string, OptimizerStateDtype>> kOptimizerStateDtypeNames{
     {"fp32", OptimizerStateDtype::kFp32}, {"bf16", OptimizerStateDtype::kBf16}, {"8bit", OptimizerStateDtype::k8Bit}};
 
@@ -165,6 +167,14 @@ const OptimizerInfo& get_optimizer_info(OptimizerKind kind) {
   return *entry;
 }
 
+std::string to_string(MasterWeights master_weights) {
+  return find_enum_name(kMasterWeightsNames, master_weights);
+}
+
+std::optional<MasterWeights> parse_master_weights(std::string_view name) {
+  return find_enum_value(kMasterWeightsNames, name);
+}
+
 std::string to_string(OptimizerStateDtype state_dtype) {
   return find_enum_name(kOptimizerStateDtypeNames, state_dtype);
 }
@@ -183,6 +193,11 @@ bool OptimizerSettings::supports_compressed_moments() const {
   return std::ranges::all_of(kOptimizers, [this](const OptimizerInfo& entry) {
     return entry.supports_compressed_moments || !uses(entry.kind);
   });
+}
+
+MasterWeights OptimizerSettings::choose_master_weights(bool is_cuda, bool has_bf16_weights) const {
+  if (!has_bf16_weights) return MasterWeights::kFp32;
+  return master_weights.value_or(is_cuda ? MasterWeights::kSplit : MasterWeights::kFp32);
 }
 
 std::vector<std::string_view> list_unused_rule_keys(const OptimizerSettings& settings) {
@@ -205,6 +220,8 @@ void check_optimizer_settings(const OptimizerSettings& settings) {
 }
 
 void declare_options(OptionTable& table, OptimizerSettings& settings) {
+  std::vector<std::pair<std::string, std::optional<MasterWeights>>> master_weights_choices{{"auto", std::nullopt}};
+  master_weights_choices.insert(master_weights_choices.end(), kMasterWeightsNames.begin(), kMasterWeightsNames.end());
   table.add_enum(
       keys::training::kOptimizer, settings.kind, list_optimizer_names(),
       {.doc = "Optimizer. muon: Muon for the weights of Linears and their adapters, AdamW for all other parameters "
@@ -238,6 +255,12 @@ void declare_options(OptionTable& table, OptimizerSettings& settings) {
       {.doc = "Data type of AdamW's moments. bf16: rounded stochastically. 8bit: block-wise and dynamic, as in "
               "bitsandbytes; embeddings in fp32. Tensors with fewer than 4096 elements are always in fp32.",
        .resume = ResumeRule::kIfRequested});
+  table.add_enum(
+      keys::training::kMasterWeights, settings.master_weights, master_weights_choices,
+      {.doc = "Format of the fp32 master weights of bf16 weights (how-to/optimizers.md). split: in two halves, the "
+              "same values. stochastic: none. `auto`: that of a resumed run; split in new bf16 runs on CUDA, else "
+              "fp32.",
+       .resume = ResumeRule::kIfRequested});
 }
 
 void to_json(nlohmann::json& json, const OptimizerSettings& settings) {
@@ -248,6 +271,7 @@ void to_json(nlohmann::json& json, const OptimizerSettings& settings) {
           {"max_grad_norm", settings.max_grad_norm},
           {"loss_scale", settings.loss_scale ? nlohmann::json(*settings.loss_scale) : nlohmann::json()},
           {"state_dtype", settings.state_dtype},
+          {"master_weights", settings.master_weights ? nlohmann::json(*settings.master_weights) : nlohmann::json()},
           {"seed", settings.seed},
           {"groups", groups_to_json(settings.groups)},
           {"no_weight_decay", settings.no_weight_decay},
@@ -264,6 +288,9 @@ void from_json(const nlohmann::json& json, OptimizerSettings& settings) {
   const auto& loss_scale = json.at("loss_scale");
   settings.loss_scale = loss_scale.is_null() ? std::nullopt : std::optional{loss_scale.get<LossScaleSettings>()};
   json.at("state_dtype").get_to(settings.state_dtype);
+  const auto& master_weights = json.at("master_weights");
+  settings.master_weights =
+      master_weights.is_null() ? std::nullopt : std::optional{master_weights.get<MasterWeights>()};
   json.at("seed").get_to(settings.seed);
   const auto error = parse_groups(json.at("groups"), settings.groups);
   VLMTRAIN_CHECK(!error, "invalid parameter groups: {}", *error);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/small_parameters.h"
+#include "engine/stored_tensors.h"
 #include "vlmtrain/kernels/kernels.h"
 
 namespace vlmtrain::engine {
@@ -16,6 +17,7 @@ struct MomentCase {
   const char* name;
   at::ScalarType dtype;
   OptimizerStateDtype states;
+  MasterWeights masters = MasterWeights::kFp32;
 };
 
 /// Custom kernel (emulated) and ATen: a run may resume with the other one (training.kernels).
@@ -32,14 +34,10 @@ class AdamWBackends : public testing::TestWithParam<MomentCase> {
                                                                      : kernels::KernelSet{kernels::Kernel::kAdamW});
   }
   static OptimizerSettings settings() {
-    return {.adamw = {.beta2 = 0.99}, .weight_decay = 0.1, .state_dtype = GetParam().states};
-  }
-
-  static std::map<std::string, at::Tensor> copy_tensors(
-      const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
-    std::map<std::string, at::Tensor> result;
-    for (const auto& [name, tensor] : tensors) result[name] = tensor.clone();
-    return result;
+    return {.adamw = {.beta2 = 0.99},
+            .weight_decay = 0.1,
+            .state_dtype = GetParam().states,
+            .master_weights = GetParam().masters};
   }
 
   static void take_steps(Parameters& parameters, Optimizer& optimizer, uint64_t first) {
@@ -87,12 +85,15 @@ TEST_P(AdamWBackends, ResumeFromEachOthersState) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Moments, AdamWBackends,
-                         testing::Values(MomentCase{"Fp32", at::kFloat, OptimizerStateDtype::kFp32},
-                                         MomentCase{"Bf16Weights", at::kBFloat16, OptimizerStateDtype::kFp32},
-                                         MomentCase{"Bf16", at::kBFloat16, OptimizerStateDtype::kBf16},
-                                         MomentCase{"EightBits", at::kBFloat16, OptimizerStateDtype::k8Bit}),
-                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Moments, AdamWBackends,
+    testing::Values(MomentCase{"Fp32", at::kFloat, OptimizerStateDtype::kFp32},
+                    MomentCase{"Bf16Weights", at::kBFloat16, OptimizerStateDtype::kFp32},
+                    MomentCase{"Bf16", at::kBFloat16, OptimizerStateDtype::kBf16},
+                    MomentCase{"EightBits", at::kBFloat16, OptimizerStateDtype::k8Bit},
+                    MomentCase{"Split", at::kBFloat16, OptimizerStateDtype::kFp32, MasterWeights::kSplit},
+                    MomentCase{"SplitEightBits", at::kBFloat16, OptimizerStateDtype::k8Bit, MasterWeights::kSplit}),
+    [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
 }  // namespace vlmtrain::engine

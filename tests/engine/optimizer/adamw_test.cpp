@@ -13,6 +13,7 @@
 #include <cmath>
 
 #include "engine/small_parameters.h"
+#include "engine/stored_tensors.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/engine/optimizer/optimizer.h"
 
@@ -139,7 +140,7 @@ TEST(AdamW, ParameterWithoutGradientIsUnchanged) {
       EXPECT_EQ(is_same, parameter.name != "language.matrix") << parameter.name;
     }
     // In order of construction, language.matrix is the fifth.
-    const auto state = optimizer.state();
+    const auto state = read_tensors(optimizer.state());
     EXPECT_EQ(state[0].first, "steps");
     EXPECT_EQ(state[0].second.sum().item<double>(), 1.0);
     EXPECT_EQ(state[0].second[4].item<double>(), 1.0);
@@ -210,7 +211,7 @@ TEST(AdamWWith16BitWeights, MastersFollowTheFormulaAndWeightsAreThemRounded) {
     reference.step(gradients, rates);
     optimizer.step(rates);
   }
-  for (const auto& [name, master] : optimizer.state()) {
+  for (const auto& [name, master] : read_tensors(optimizer.state())) {
     if (!name.starts_with("master.")) continue;
     const std::string parameter = name.substr(std::string("master.").size());
     EXPECT_EQ(master.scalar_type(), at::kFloat);
@@ -229,11 +230,6 @@ TEST(AdamWWith16BitWeights, WeightOutlivesItsOptimizer) {
 
 class AdamWState : public testing::TestWithParam<at::ScalarType> {
  protected:
-  static std::map<std::string, at::Tensor> copy_state(const Optimizer& optimizer) {
-    std::map<std::string, at::Tensor> copy;
-    for (const auto& [name, tensor] : optimizer.state()) copy[name] = tensor.clone();
-    return copy;
-  }
 };
 
 TEST_P(AdamWState, ResumedRunIsBitExact) {
@@ -252,7 +248,7 @@ TEST_P(AdamWState, ResumedRunIsBitExact) {
   run(parameters, optimizer, 0, 3);
   // A checkpoint has the weights in the model's dtype, and this state.
   resumed.copy_from(parameters);
-  const auto saved = copy_state(optimizer);
+  const auto saved = copy_tensors(optimizer.state());
   run(parameters, optimizer, 3, 6);
 
   BucketedOptimizer second(resumed.store(), settings);
@@ -260,14 +256,15 @@ TEST_P(AdamWState, ResumedRunIsBitExact) {
   run(resumed, second, 3, 6);
   for (const auto& parameter : parameters.store().all())
     EXPECT_TRUE(at::equal(resumed.tensor(parameter.name), parameter.tensor)) << parameter.name;
-  const auto expected = copy_state(optimizer);
-  for (const auto& [name, tensor] : second.state()) EXPECT_TRUE(at::equal(tensor, expected.at(name))) << name;
+  const auto expected = copy_tensors(optimizer.state());
+  for (const auto& [name, tensor] : read_tensors(second.state()))
+    EXPECT_TRUE(at::equal(tensor, expected.at(name))) << name;
 }
 
 TEST_P(AdamWState, InvalidStateIsRejectedByName) {
   Parameters parameters(GetParam());
   BucketedOptimizer optimizer(parameters.store(), {});
-  const auto valid_state = copy_state(optimizer);
+  const auto valid_state = copy_tensors(optimizer.state());
   const auto message = [&](const std::map<std::string, at::Tensor>& state) -> std::string {
     try {
       optimizer.load_state(state, "run/step-3");
@@ -310,7 +307,7 @@ TEST_P(AdamWState, MigratesWhereSettingsChanged) {
     if (step == 2) add_gradient(first.tensor("language.vector"), at::ones({7}));
     optimizer.step(rates);
   }
-  const auto saved = copy_state(optimizer);
+  const auto saved = copy_tensors(optimizer.state());
 
   // From now on the vision tower is trained and the projector is not.
   Parameters second(GetParam());
@@ -320,7 +317,7 @@ TEST_P(AdamWState, MigratesWhereSettingsChanged) {
   const StateMigrationResult migrated = changed.migrate_state(second.store(), saved, "run/step-3");
   EXPECT_EQ(migrated.num_migrated_parameters, 2);
   EXPECT_EQ(migrated.num_reset_parameters, 2);
-  for (const auto& [name, tensor] : changed.state()) {
+  for (const auto& [name, tensor] : read_tensors(changed.state())) {
     if (name == "steps") {
       EXPECT_TRUE(at::equal(tensor, at::tensor({0.0F, 0.0F, 2.0F, 3.0F}))) << tensor;
     } else if (saved.contains(name)) {
@@ -342,12 +339,12 @@ TEST_P(AdamWState, OtherTypesAreResetAndOtherCountsRejected) {
   BucketedOptimizer optimizer(parameters.store(), {});
   add_gradients(parameters, random_gradients(parameters, 0, 0.1));
   optimizer.step({1e-2, 1e-2, 1e-2});
-  auto saved = copy_state(optimizer);
+  auto saved = copy_tensors(optimizer.state());
   Optimizer compressed(parameters.store(), optimizer.gradient_buckets, {.state_dtype = OptimizerStateDtype::k8Bit});
   const StateMigrationResult migrated = compressed.migrate_state(parameters.store(), saved, "run/step-1");
   EXPECT_EQ(migrated.num_migrated_parameters, 12) << "the small ones, which are in fp32 always";
   EXPECT_EQ(migrated.num_reset_parameters, 6);
-  const auto state = copy_state(compressed);
+  const auto state = copy_tensors(compressed.state());
   EXPECT_EQ(state.at("steps").sum().item<double>(), 12);
   EXPECT_TRUE(at::equal(state.at("first_moment.vision.matrix"), saved.at("first_moment.vision.matrix")));
   saved["steps"] = at::ones({3});
@@ -366,10 +363,11 @@ TEST(AdamWMigration, MastersMigrateToAnotherPrecision) {
   narrow.copy_from(wide);
   BucketedOptimizer wide_optimizer(wide.store(), {}), narrow_optimizer(narrow.store(), {});
   std::map<std::string, at::Tensor> saved;
-  for (const auto& [name, tensor] : wide_optimizer.state()) saved.emplace(name, tensor.clone());
-  for (const auto& [name, master] : wide_optimizer.master_weights()) saved.emplace("master." + name, master.clone());
+  for (const auto& [name, tensor] : read_tensors(wide_optimizer.state())) saved.emplace(name, tensor.clone());
+  for (const auto& [name, master] : read_tensors(wide_optimizer.master_weights()))
+    saved.emplace("master." + name, master.clone());
   EXPECT_EQ(narrow_optimizer.migrate_state(narrow.store(), saved, "run/step-0").num_reset_parameters, 0);
-  for (const auto& [name, master] : narrow_optimizer.master_weights())
+  for (const auto& [name, master] : read_tensors(narrow_optimizer.master_weights()))
     EXPECT_TRUE(at::equal(master, wide.tensor(name))) << name;
 }
 
@@ -378,7 +376,7 @@ TEST(AdamWMigration, LossScaleMigratesUnlessStatic) {
     Parameters parameters;
     BucketedOptimizer first_optimizer(parameters.store(), {.loss_scale = LossScaleSettings{.init_scale = 128}});
     std::map<std::string, at::Tensor> saved;
-    for (const auto& [name, tensor] : first_optimizer.state()) saved.emplace(name, tensor.clone());
+    for (const auto& [name, tensor] : read_tensors(first_optimizer.state())) saved.emplace(name, tensor.clone());
     Optimizer second_optimizer(parameters.store(), first_optimizer.gradient_buckets, {.loss_scale = settings});
     second_optimizer.migrate_state(parameters.store(), saved, "run/step-0");
     return second_optimizer.loss_scale().item<double>();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/small_parameters.h"
+#include "engine/stored_tensors.h"
 #include "vlmtrain/engine/optimizer/optimizer.h"
 
 namespace vlmtrain::engine {
@@ -79,7 +80,7 @@ TEST(LossScale, IsPartOfTheOptimizersState) {
   BucketedOptimizer optimizer(parameters.store(), settings), resumed(others.store(), settings);
   optimizer.step({});
   std::map<std::string, at::Tensor> saved;
-  for (const auto& [name, tensor] : optimizer.state()) saved[name] = tensor.clone();
+  for (const auto& [name, tensor] : read_tensors(optimizer.state())) saved[name] = tensor.clone();
   resumed.load_state(saved, "a checkpoint");
   resumed.step({});
   EXPECT_EQ(resumed.loss_scale().item<double>(), 32) << "the good step before the checkpoint was forgotten";

@@ -16,6 +16,7 @@
 #include <filesystem>
 
 #include "engine/small_parameters.h"
+#include "engine/stored_tensors.h"
 #include "vlmtrain/io/torch_file.h"
 
 namespace vlmtrain::engine {
@@ -125,7 +126,7 @@ TEST(MuonTest, UpdatesLinearsAndAdaptersOnly) {
   scope.add_parameter("patch_embedding.weight", {8, 3, 2, 2}, nn::InitialValues::ones());
   const BucketedOptimizer optimizer(store, {.kind = OptimizerKind::kMuon});
   std::vector<std::string> muon_names;
-  for (const auto& [name, tensor] : optimizer.state()) {
+  for (const auto& [name, tensor] : read_tensors(optimizer.state())) {
     if (name.starts_with("momentum.")) muon_names.push_back(name);
   }
   EXPECT_EQ(muon_names,
@@ -139,13 +140,13 @@ TEST(MuonTest, StateOfAdamWIsReset) {
     BucketedOptimizer adamw(parameters.store(), {});
     add_gradients(parameters, random_gradients(parameters, 0, 1.0));
     adamw.step({1e-2, 1e-2, 1e-2});
-    for (const auto& [name, tensor] : adamw.state()) saved[name] = tensor.clone();
+    for (const auto& [name, tensor] : read_tensors(adamw.state())) saved[name] = tensor.clone();
   }
   BucketedOptimizer muon(parameters.store(), {.kind = OptimizerKind::kMuon});
   const auto result = muon.migrate_state(parameters.store(), saved, "a checkpoint");
   EXPECT_EQ(result.num_reset_parameters, 6) << "two Linears per component";
   EXPECT_EQ(result.num_migrated_parameters, std::ssize(parameters.store().all()) - 6);
-  for (const auto& [name, master] : muon.master_weights())
+  for (const auto& [name, master] : read_tensors(muon.master_weights()))
     EXPECT_TRUE(at::equal(master, saved.at("master." + name))) << name;
 }
 

@@ -10,6 +10,7 @@
 
 #include "engine/optimizer/compressed_states.h"
 #include "engine/small_parameters.h"
+#include "engine/stored_tensors.h"
 #include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/nn/weights/quantized_weight.h"
@@ -18,7 +19,7 @@ namespace vlmtrain::engine {
 namespace {
 
 const at::TensorOptions kOptions;
-constexpr int64_t kContextBlocks = 3;
+constexpr int64_t kChunkBlocks = 3;
 
 at::Tensor make_skip_flag(bool skip) {
   return at::full({}, skip, at::kBool);
@@ -42,7 +43,8 @@ TEST_P(EightBitCodes, MatchBitsandbytes) {
   const int64_t moment = GetParam().find("squares") == std::string::npos ? 0 : 1;
   const MomentTables tables(OptimizerStateDtype::k8Bit, kOptions);
   const auto moments = make_moments(OptimizerStateDtype::k8Bit, blocks + 1, tables, kOptions);
-  const ChunkBuffers buffers = ChunkBuffers(OptimizerStateDtype::k8Bit, blocks + 1, kOptions).narrow_blocks(blocks);
+  const ChunkBuffers buffers =
+      ChunkBuffers({.state_dtype = OptimizerStateDtype::k8Bit}, blocks + 1, kOptions).narrow_blocks(blocks);
   buffers.values.fill_(7.0).select(0, moment).copy_(values);
   moments->compress(1, buffers, make_skip_flag(false));
   const auto compressed = moments->state(moment, 1, blocks);
@@ -84,7 +86,7 @@ TEST(EightBitStates, MoveWeightsAsBitsandbytes) {
     EXPECT_LT(difference.max().item<double>(), 1e-3) << "step " << step;
   }
   std::map<std::string, at::Tensor> state;
-  for (const auto& [name, tensor] : optimizer.state()) state[name] = tensor;
+  for (const auto& [name, tensor] : read_tensors(optimizer.state())) state[name] = tensor;
   for (const std::string moment : {"first", "second"}) {
     const at::Tensor expected = reference("steps." + moment + "_codes").view(-1);
     const at::Tensor codes = state.at(moment + "_moment.steps.weight").view(-1).narrow(0, 0, expected.size(0));
@@ -103,7 +105,7 @@ TEST(OptimizerStateDtype, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) 
   scope.add_embedding("embedding", {64, 64}, nn::InitialValues::ones());
   const auto dtypes = [&store](OptimizerStateDtype states) {
     std::map<std::string, at::ScalarType> actual;
-    for (const auto& [name, tensor] : BucketedOptimizer(store, {.state_dtype = states}).state())
+    for (const auto& [name, tensor] : read_tensors(BucketedOptimizer(store, {.state_dtype = states}).state()))
       actual[name] = tensor.scalar_type();
     return actual;
   };
@@ -126,7 +128,7 @@ TEST(OptimizerStateDtype, WithAnotherTypeAreRejected) {
   std::map<std::string, at::Tensor> saved;
   {
     const BucketedOptimizer fp32(store, {});
-    for (const auto& [name, tensor] : fp32.state()) saved[name] = tensor.clone();
+    for (const auto& [name, tensor] : read_tensors(fp32.state())) saved[name] = tensor.clone();
   }
   BucketedOptimizer optimizer(store, {.state_dtype = OptimizerStateDtype::kBf16});
   saved["updates"] = at::zeros({}, at::kLong);
@@ -141,13 +143,13 @@ TEST(OptimizerStateDtype, WithAnotherTypeAreRejected) {
 /// Returns the positions of several tensors' elements in chunks of few blocks.
 TEST(Chunks, CoverTheSelectedTensorsOnce) {
   const std::vector<int64_t> elements{700, 256, 1, 2000, 300};
-  const ChunkContext context(OptimizerStateDtype::kBf16, kContextBlocks, kContextBlocks, kOptions);
-  const CompressedStates states(elements, context);
+  const ChunkBuffers buffers({.state_dtype = OptimizerStateDtype::kBf16}, kChunkBlocks, kOptions);
+  const BlockLayout layout(elements);
   const std::vector<bool> selected{true, true, false, true, true};
   std::vector<std::vector<int>> coverage;
   for (const int64_t count : elements) coverage.emplace_back(count, 0);
-  for (const auto& chunk : states.make_chunks(selected, context.make_buffers())) {
-    EXPECT_LE(chunk.num_blocks, kContextBlocks);
+  for (const auto& chunk : layout.make_chunks(selected, buffers)) {
+    EXPECT_LE(chunk.num_blocks, kChunkBlocks);
     int64_t end = 0;
     for (const auto& slice : chunk.slices) {
       EXPECT_GE(slice.chunk_offset, end) << "pieces overlap";
@@ -165,14 +167,16 @@ TEST(Chunks, CoverTheSelectedTensorsOnce) {
 /// Each element has its own value, exact in bf16, so chunks must return them in place.
 TEST(Chunks, KeepElementsApart) {
   const std::vector<int64_t> elements{200, 5, 1000, 256};
-  const ChunkContext context(OptimizerStateDtype::kBf16, kContextBlocks, kContextBlocks, kOptions);
-  CompressedStates states(elements, context);
+  const MomentTables tables(OptimizerStateDtype::kBf16, kOptions);
+  const ChunkBuffers buffers({.state_dtype = OptimizerStateDtype::kBf16}, kChunkBlocks, kOptions);
+  const BlockLayout layout(elements);
+  CompressedStates states(layout, OptimizerStateDtype::kBf16, tables, kOptions);
   const auto number = [](const ChunkSlice& slice) {
     return (at::arange(slice.first, slice.first + slice.count, at::kFloat) + 7 * static_cast<double>(slice.tensor))
         .remainder(256);
   };
   const std::vector<bool> all(elements.size(), true);
-  for (const auto& chunk : states.make_chunks(all, context.make_buffers())) {
+  for (const auto& chunk : layout.make_chunks(all, buffers)) {
     states.decompress(chunk);
     for (const auto& slice : chunk.slices) {
       chunk.get_first_moment(slice).copy_(number(slice));
@@ -180,7 +184,7 @@ TEST(Chunks, KeepElementsApart) {
     }
     states.compress(chunk, make_skip_flag(false));
   }
-  for (const auto& chunk : states.make_chunks({false, false, true, true}, context.make_buffers())) {
+  for (const auto& chunk : layout.make_chunks({false, false, true, true}, buffers)) {
     states.decompress(chunk);
     for (const auto& slice : chunk.slices) {
       EXPECT_TRUE(at::equal(chunk.get_first_moment(slice), number(slice)));
@@ -194,7 +198,7 @@ TEST(Bf16States, AreRoundedStochastically) {
   for (const double sign : {1.0, -1.0}) {
     const MomentTables tables(OptimizerStateDtype::kBf16, kOptions);
     const auto moments = make_moments(OptimizerStateDtype::kBf16, kBlocks, tables, kOptions);
-    const ChunkBuffers buffers(OptimizerStateDtype::kBf16, kBlocks, kOptions);
+    const ChunkBuffers buffers({.state_dtype = OptimizerStateDtype::kBf16}, kBlocks, kOptions);
     constexpr double kLower = 1.0, kUpper = 1.0078125, kShare = 0.25;
     const double value = sign * (kLower + kShare * (kUpper - kLower));
     buffers.values.fill_(value);
@@ -220,7 +224,7 @@ TEST(Bf16States, DecayWithUpdatesBelowTheirPrecision) {
     optimizer.step({});
   }
   std::map<std::string, at::Tensor> state;
-  for (const auto& [name, tensor] : optimizer.state()) state[name] = tensor;
+  for (const auto& [name, tensor] : read_tensors(optimizer.state())) state[name] = tensor;
   const double mean = state.at("second_moment.model.weight").to(at::kDouble).mean().item<double>();
   EXPECT_NEAR(mean / (0.001 * std::pow(0.999, kSteps)), 1.0, 0.01);
 }
@@ -234,7 +238,7 @@ TEST(Bf16States, AreRoundedByTheSeed) {
       add_gradients(parameters, random_gradients(parameters, step, 1.0));
       optimizer.step({});
     }
-    for (const auto& [name, tensor] : optimizer.state()) {
+    for (const auto& [name, tensor] : read_tensors(optimizer.state())) {
       if (name == "second_moment.vision.large") return tensor.clone();
     }
     return at::Tensor();

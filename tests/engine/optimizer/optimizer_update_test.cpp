@@ -8,6 +8,7 @@
 
 #include "engine/host_allocations.h"
 #include "engine/small_parameters.h"
+#include "engine/stored_tensors.h"
 
 namespace vlmtrain::engine {
 namespace {
@@ -15,15 +16,9 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr LearningRates kRates{1e-2, 1e-2, 1e-2};
 
-std::map<std::string, at::Tensor> copy_state(const Optimizer& optimizer) {
-  std::map<std::string, at::Tensor> copy;
-  for (const auto& [name, tensor] : optimizer.state()) copy[name] = tensor.clone();
-  return copy;
-}
-
 /// Copies everything that a step may change, by name.
 std::map<std::string, at::Tensor> copy_everything(Parameters& parameters, const Optimizer& optimizer) {
-  auto copy = copy_state(optimizer);
+  auto copy = copy_tensors(optimizer.state());
   for (const auto& parameter : parameters.store().all()) copy[parameter.name] = parameter.tensor.detach().clone();
   return copy;
 }
@@ -93,7 +88,7 @@ TEST_P(Update, ResumesBitExactly) {
   for (uint64_t number = 0; number < 3; ++number) step(parameters_, optimizer_, number);
   other_parameters.copy_from(parameters_);
   BucketedOptimizer other_optimizer(other_parameters.store(), GetParam().settings);
-  other_optimizer.load_state(copy_state(optimizer_), "a checkpoint");
+  other_optimizer.load_state(copy_tensors(optimizer_.state()), "a checkpoint");
   for (uint64_t number = 3; number < 6; ++number) {
     step(parameters_, optimizer_, number);
     step(other_parameters, other_optimizer, number);
@@ -141,7 +136,7 @@ TEST_P(Update, IsSkippedWhereLossOrGradientIsNotFinite) {
     parameter.tensor.detach().copy_(state_before.at(parameter.name));
   BucketedOptimizer other_optimizer(other_parameters.store(), GetParam().settings);
   std::map<std::string, at::Tensor> state;
-  for (const auto& [name, tensor] : optimizer_.state()) {
+  for (const auto& [name, tensor] : read_tensors(optimizer_.state())) {
     state[name] = (name == "updates" ? tensor : state_before.at(name)).clone();
   }
   other_optimizer.load_state(state, "the state before");
@@ -168,6 +163,14 @@ INSTANTIATE_TEST_SUITE_P(
         UpdateCase{"Fp16With8BitStates",
                    at::kHalf,
                    {.loss_scale = LossScaleSettings{.init_scale = 1024}, .state_dtype = OptimizerStateDtype::k8Bit}},
+        UpdateCase{"SplitMasters", at::kBFloat16, {.weight_decay = 0.1, .master_weights = MasterWeights::kSplit}},
+        UpdateCase{"StochasticWeights", at::kBFloat16, {.master_weights = MasterWeights::kStochastic}},
+        UpdateCase{"SplitMastersWith8BitStates",
+                   at::kBFloat16,
+                   {.state_dtype = OptimizerStateDtype::k8Bit, .master_weights = MasterWeights::kSplit}},
+        UpdateCase{"StochasticWeightsWithBf16States",
+                   at::kBFloat16,
+                   {.state_dtype = OptimizerStateDtype::kBf16, .master_weights = MasterWeights::kStochastic}},
         UpdateCase{"Muon", at::kFloat, {.kind = OptimizerKind::kMuon, .weight_decay = 0.1}},
         UpdateCase{"MuonBf16", at::kBFloat16, {.kind = OptimizerKind::kMuon, .weight_decay = 0.1, .max_grad_norm = 0}},
         UpdateCase{

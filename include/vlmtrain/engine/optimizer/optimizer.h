@@ -15,6 +15,7 @@
 #include "vlmtrain/engine/optimizer/saved_state.h"
 #include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/nn/weights/parameters.h"
+#include "vlmtrain/nn/weights/split_values.h"
 #include "vlmtrain/nn/weights/weight_settings.h"
 
 namespace vlmtrain::engine {
@@ -85,10 +86,10 @@ bool has_moments(const SavedOptimizerState& state, const std::string& parameter)
 GradientLayout::UndividedPredicate find_undivided_parameters(const nn::ParameterStore& store,
                                                              const OptimizerSettings& settings);
 
-/// An optimizer with fp32 master weights. An fp32 parameter is its own master. The arithmetic is
-/// that of the update rules (OptimizerKind); this class has what they share: clipping, loss scale,
-/// skipped steps, master weights, and the saved state. The constructor allocates all persistent
-/// memory. Not thread-safe.
+/// An optimizer with fp32 master weights in the format of OptimizerSettings::master_weights. An fp32
+/// parameter is its own master. The arithmetic is that of the update rules (OptimizerKind); this class has what they
+/// share: clipping, loss scale, skipped steps, master weights, and the saved state. The constructor allocates all
+/// persistent memory. Not thread-safe.
 ///
 /// With sharded state, that is if the shard of the gradient buckets does not cover all elements,
 /// this rank has moments and masters only for its local ranges, and updates only these.
@@ -127,19 +128,20 @@ class Optimizer {
   /// the device, not a copy; undefined without a loss scale.
   at::Tensor loss_scale() const;
 
-  /// Returns the state by name. The tensors are not copies: `steps` (fp32 [parameters], step
-  /// counters), the state of the loss scale, `MOMENT.NAME` for each moment of the parameter's rule
-  /// (AdamW: `first_moment`, `second_moment`), and for 16-bit weights `master.NAME`. Compressed
-  /// moments are [blocks, 256] with a padded last block: bf16, or uint8 with fp32
-  /// `first_moment_absmax.NAME` and `second_moment_absmax.NAME` [blocks]. With bf16 moments,
-  /// `updates` is the number of calls of apply_update().
+  /// Returns the state by name. The tensors are not copies; masters may be in two halves: `steps` (fp32 [parameters],
+  /// step counters), the state of the loss scale, `MOMENT.NAME` for each moment of the parameter's rule (AdamW:
+  /// `first_moment`, `second_moment`), and for 16-bit weights `master.NAME`, unless they are rounded stochastically.
+  /// Compressed moments are [blocks, 256] with a padded last block: bf16, or uint8 with fp32 `first_moment_absmax.NAME`
+  /// and `second_moment_absmax.NAME` [blocks]. With stochastic rounding, `updates` is the number of calls of
+  /// apply_update().
   ///
   /// With sharded state, each rank returns its shards, named as in saved_state.h. Rank 0 also
   /// returns the tensors that are not sharded.
-  std::vector<std::pair<std::string, at::Tensor>> state() const;
+  std::vector<std::pair<std::string, nn::StoredTensor>> state() const;
 
-  /// Restores a state that state() returned, on any number of ranks. For an fp32 weight,
-  /// `master.NAME` is optional and holds its values. `source` names the file in messages. Throws
+  /// Restores a state that state() returned, on any number of ranks and with any format of masters. For
+  /// a weight that is its own master, `master.NAME` is optional and holds its values. If weights are
+  /// rounded stochastically, all masters are optional. `source` names the file in messages. Throws
   /// UserError (kBadData) for a missing or unexpected tensor, or a wrong shape or data type; the
   /// state is then undefined.
   void load_state(const SavedOptimizerState& state, const std::string& source);
@@ -161,16 +163,17 @@ class Optimizer {
   /// mixture of two steps.
   bool are_states_consistent() const { return are_states_consistent_; }
 
-  /// Returns the fp32 values of all trained parameters by name, not copies: the masters of 16-bit
-  /// weights, and fp32 weights themselves. With sharded state, returns this rank's shards, named as
+  /// Returns the masters of all trained parameters by name, not copies. A weight without a master, in
+  /// fp32 or rounded stochastically, is its own. With sharded state, returns this rank's shards, named as
   /// in saved_state.h.
-  std::vector<std::pair<std::string, at::Tensor>> master_weights() const;
+  std::vector<std::pair<std::string, nn::StoredTensor>> master_weights() const;
 
  private:
   bool needs_bool_skip_flag() const;
   uint64_t start_rounding_sequence();
   std::string make_saved_tensor_name(const OptimizerStateTensor& tensor) const;
   std::vector<OptimizerStateTensor> collect_state_tensors() const;
+  bool is_optional(const OptimizerStateTensor& tensor) const;
   void check_saved_tensors(const std::vector<OptimizerStateTensor>& expected_tensors, const SavedOptimizerState& saved,
                            const std::string& source) const;
   std::optional<at::Tensor> read_matching_values(const OptimizerStateTensor& tensor,
@@ -185,7 +188,7 @@ class Optimizer {
   std::unique_ptr<OptimizerStateStorage> storage_;
   std::optional<LossScale> loss_scale_;
   at::Tensor step_counters_;  // fp32 [parameters]
-  at::Tensor num_updates_;    // int64 scalar on the host; undefined unless moments are rounded at random
+  at::Tensor num_updates_;    // int64 scalar on the host; undefined without stochastic rounding
   bool are_states_consistent_ = true;
 };
 

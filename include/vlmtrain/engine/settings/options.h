@@ -54,7 +54,7 @@ struct BatchAndTaskOptions {
 /// `table`.
 void declare_options(OptionTable& table, BatchAndTaskOptions& options);
 
-/// The data type of weights and activations. The optimizer always has fp32 master weights.
+/// The data type of weights and activations.
 enum class Precision { kFp32, kBf16, kFp16 };
 
 /// Returns the value of `training.precision`: "fp32", "bf16", "fp16".

@@ -166,6 +166,22 @@ enum class OptimizerStateDtype {
 /// Returns the value of `training.optimizer_states`: "fp32", "bf16", "8bit".
 std::string to_string(OptimizerStateDtype state_dtype);
 
+/// The fp32 master weights of bf16 weights that AdamW updates. Adapters, weights with fewer than 4,096
+/// elements and those of other rules have fp32 masters. Other types of weights require kFp32.
+enum class MasterWeights {
+  kFp32,
+  /// In two halves, of which the weight is one: the same values in 2 bytes instead of 4, except for one
+  /// master in 131,072, which moves by one ulp of fp32 (kernels/split_master.h).
+  kSplit,
+  /// None: the updated weight is rounded stochastically to bf16.
+  kStochastic,
+};
+
+/// Returns the value of `training.master_weights`: "fp32", "split", "stochastic".
+std::string to_string(MasterWeights master_weights);
+/// Parses the output of to_string(). Returns nullopt for other text.
+std::optional<MasterWeights> parse_master_weights(std::string_view name);
+
 /// The hyperparameters of AdamW (Loshchilov and Hutter 2017, arXiv 1711.05101).
 struct AdamWSettings {
   double beta1 = 0.9;
@@ -212,10 +228,11 @@ struct OptimizerSettings {
   double max_grad_norm = 1.0;  ///< gradients are scaled down to this global norm; 0: no clipping
   std::optional<LossScaleSettings> loss_scale = std::nullopt;  ///< nullopt: no loss scale
   OptimizerStateDtype state_dtype = OptimizerStateDtype::kFp32;
-  uint64_t seed = 0;                                ///< seed of the stochastic rounding of bf16 moments
-  std::vector<ParameterGroupSettings> groups = {};  ///< each parameter matches at most one
-  std::vector<std::string> no_weight_decay = {};    ///< nn::NamePattern of parameters without weight decay
-  double loraplus_lr_ratio = 1;                     ///< factor of the learning rate of LoRA's B (arXiv 2402.12354)
+  std::optional<MasterWeights> master_weights = std::nullopt;  ///< nullopt: kSplit on CUDA, else kFp32
+  uint64_t seed = 0;                                           ///< seed of the stochastic rounding
+  std::vector<ParameterGroupSettings> groups = {};             ///< each parameter matches at most one
+  std::vector<std::string> no_weight_decay = {};               ///< nn::NamePattern of parameters without weight decay
+  double loraplus_lr_ratio = 1;  ///< factor of the learning rate of LoRA's B (arXiv 2402.12354)
   /// Whether patterns may match no trained parameter: in plans that change which parameters are
   /// trained.
   bool allows_unmatched_patterns = false;
@@ -226,6 +243,8 @@ struct OptimizerSettings {
   bool needs_whole_parameters() const;
   /// Returns whether the moments of all rules may be in bf16 or 8 bits.
   bool supports_compressed_moments() const;
+  /// Returns `master_weights`, or its default; kFp32 for weights of another type than bf16.
+  MasterWeights choose_master_weights(bool is_cuda, bool has_bf16_weights) const;
 };
 
 /// Returns the keys of hyperparameters of rules that `settings` does not use.
