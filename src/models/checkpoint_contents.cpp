@@ -34,8 +34,9 @@ bool is_trained(const nn::Parameter& parameter) {
 }
 
 /// Returns `dtype`, or fp32 with a warning if values would overflow in `dtype`.
-at::ScalarType widen_dtype_on_overflow(const std::string& name, const at::Tensor& values, at::ScalarType dtype) {
-  const std::string problem = describe_overflow(name, values, dtype);
+at::ScalarType widen_dtype_on_overflow(const std::string& name, const nn::StoredTensor& values, at::ScalarType dtype) {
+  // Only fp16 has a smaller range than both halves.
+  const std::string problem = describe_overflow(name, dtype == at::kHalf ? values.read() : values.values, dtype);
   if (problem.empty()) return dtype;
   spdlog::warn("{}; it is saved in F32 (set {}=bf16 or fp32 to save all weights alike)", problem, keys::output::kDtype);
   return at::kFloat;
@@ -82,14 +83,15 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
                           .on_written = {}};
     const BaseWeights::BaseTensor* entry = options.base->find_base_tensor(parameter);
     const auto master_weight = options.master_weights.find(parameter.name);
+    const nn::StoredTensor trained_values = master_weight != options.master_weights.end()
+                                                ? master_weight->second
+                                                : nn::StoredTensor{parameter.tensor.detach()};
     // Sharded values are gathered only when they are written, so they are not checked here.
     if (is_trained(parameter) && !parameter.sharded_block) {
-      dtype = widen_dtype_on_overflow(
-          tensor.name,
-          master_weight != options.master_weights.end() ? master_weight->second : parameter.tensor.detach(), dtype);
+      dtype = widen_dtype_on_overflow(tensor.name, trained_values, dtype);
     } else if (const auto read = find_base_reader(parameter, entry);
                read && are_base_files_unchanged && !is_trained(parameter)) {
-      if (dtype != entry->info.dtype) dtype = widen_dtype_on_overflow(tensor.name, read(), dtype);
+      if (dtype != entry->info.dtype) dtype = widen_dtype_on_overflow(tensor.name, {read()}, dtype);
     }
     tensor.dtype = dtype;
     const auto read_current_values = [&store, parameter, dtype] {
@@ -99,10 +101,9 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
       tensor.materialize = read_current_values;
     } else if (is_trained(parameter)) {
       // The tensor is released after writing, since it may be a copy of the weight.
-      const auto values = std::make_shared<at::Tensor>(
-          master_weight != options.master_weights.end() ? master_weight->second : parameter.tensor.detach());
-      tensor.materialize = [values, dtype] { return values->cpu().to(dtype); };
-      tensor.on_written = [values] { values->reset(); };
+      const auto values = std::make_shared<nn::StoredTensor>(trained_values);
+      tensor.materialize = [values, dtype] { return values->read_on_host().to(dtype); };
+      tensor.on_written = [values] { *values = {}; };
     } else if (const auto read = find_base_reader(parameter, entry); read && are_base_files_unchanged) {
       tensor.materialize = [read, dtype] { return read().to(dtype); };
       tensor.on_written = entry->release;

@@ -42,6 +42,18 @@ void check_loss_scale(const engine::TrainingOptions& training) {
                     keys::training::kPrecision);
 }
 
+void check_master_weights(const engine::TrainingOptions& training) {
+  const auto master_weights = training.optimizer.master_weights.value_or(engine::MasterWeights::kFp32);
+  if (master_weights == engine::MasterWeights::kFp32 || training.precision == engine::Precision::kBf16) return;
+  throw usage_error("{}: {} is for bf16 weights, but {} is {}: {}; set {} to auto, or {} to bf16",
+                    keys::training::kMasterWeights, engine::to_string(master_weights), keys::training::kPrecision,
+                    engine::to_string(training.precision),
+                    training.precision == engine::Precision::kFp32
+                        ? "fp32 weights are their own masters"
+                        : "an fp16 weight is not the upper half of an fp32 number, so its master cannot be split",
+                    keys::training::kMasterWeights, keys::training::kPrecision);
+}
+
 void check_learning_rates(const Config& config) {
   const auto check_part_learning_rate = [](const char* part_name, bool frozen, const AutoOr<double>& rate) {
     if (!frozen || !rate) return;
@@ -99,6 +111,7 @@ void check_config(const Config& config) {
   check_required_keys(config);
   check_batch_scaling(config.training);
   check_loss_scale(config.training);
+  check_master_weights(config.training);
   check_learning_rates(config);
   check_evaluation_options(config);
   check_mask_loss_weights(config);

@@ -18,6 +18,7 @@
 #include "distributed/thread_ranks.h"
 #include "engine/batch_of_eight.h"
 #include "engine/small_step.h"
+#include "engine/stored_tensors.h"
 #include "parity/deviations.h"
 #include "vlmtrain/distributed/ranks.h"
 #include "vlmtrain/engine/step/step.h"
@@ -172,7 +173,7 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
       if (rank == launch.rank) result.weights = trained_weights(model->parameters());
       model->parameters().join_remaining_passes();
     }
-    for (const auto& [name, tensor] : training.optimizer.state()) result.state[name] = tensor.clone();
+    for (const auto& [name, tensor] : read_tensors(training.optimizer.state())) result.state[name] = tensor.clone();
     const std::lock_guard lock(mutex);
     merge_result(merged, result);
   });

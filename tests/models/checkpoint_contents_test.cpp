@@ -40,7 +40,9 @@ class WeightsToSaveTest : public testing::TestWithParam<const char*> {
 
   CheckpointSaveOptions make_options(const BaseWeights& base,
                                      std::optional<at::ScalarType> dtype = std::nullopt) const {
-    return {.base = &base, .dtype = dtype, .master_weights = master_weights_};
+    CheckpointSaveOptions options{.base = &base, .dtype = dtype};
+    for (const auto& [name, values] : master_weights_) options.master_weights[name] = {.values = values};
+    return options;
   }
 
   io::CheckpointTensors save_and_open(const CheckpointSaveOptions& options) const {

@@ -14,6 +14,7 @@
 #include "vlmtrain/io/safetensors.h"
 #include "vlmtrain/models/base_weights.h"
 #include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/weights/split_values.h"
 
 namespace vlmtrain::models {
 
@@ -24,8 +25,8 @@ namespace vlmtrain::models {
 struct CheckpointSaveOptions {
   const BaseWeights* base;                             ///< not null; must outlive the contents made from it
   std::optional<at::ScalarType> dtype = std::nullopt;  ///< of all weights except frozen adapters; nullopt: the base's
-  /// fp32 values by parameter name. Trained parameters without an entry are saved from the model.
-  std::map<std::string, at::Tensor> master_weights = {};
+  /// Masters by parameter name. Trained parameters without an entry are saved from the model.
+  std::map<std::string, nn::StoredTensor> master_weights = {};
 };
 
 /// Returns the dtype to save a parameter in, before a value that overflows in it widens it to fp32.

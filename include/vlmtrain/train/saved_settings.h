@@ -16,6 +16,11 @@
 #include "vlmtrain/io/records.h"
 #include "vlmtrain/train/config.h"
 
+namespace vlmtrain::models {
+class BaseWeights;
+class Processor;
+}  // namespace vlmtrain::models
+
 namespace vlmtrain::train {
 
 /// A file next to the weights of a trained model with the settings of its images and videos: a JSON
@@ -86,6 +91,12 @@ void resolve_chat_template_date(data::DataOptions& data, const std::optional<std
 /// Does the same with the newest checkpoint of the run in `run_dir`. Ignores unreadable
 /// checkpoints, which the start of the run reports.
 void resolve_run_chat_template_date(data::DataOptions& data, const std::filesystem::path& run_dir);
+
+/// Sets the files that `base` adds to saved models: chat template, settings of media and volumes, and the
+/// processor's files. Warns about settings that the processor's files cannot express. `has_videos`: whether the run
+/// has videos.
+void set_saved_files(models::BaseWeights& base, const Config& config, const models::Processor& processor,
+                     bool has_videos);
 
 // Keys of a fingerprint that are not keys of the configuration. The names appear in messages.
 

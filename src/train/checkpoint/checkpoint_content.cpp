@@ -12,6 +12,7 @@
 #include <exception>
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <system_error>
@@ -32,6 +33,11 @@ namespace {
 /// Copies of tensors in host memory. A tensor that is requested twice is copied once.
 class HostCopyCache {
  public:
+  nn::StoredTensor get(const nn::StoredTensor& tensor) {
+    return {get(tensor.values), tensor.low_bits.defined() ? get(tensor.low_bits) : at::Tensor()};
+  }
+
+ private:
   const at::Tensor& get(const at::Tensor& tensor) {
     auto& [original, host_copy] = host_copies_[tensor.unsafeGetTensorImpl()];
     if (!host_copy.defined()) {
@@ -41,30 +47,47 @@ class HostCopyCache {
     return host_copy;
   }
 
- private:
   struct Entry {
     at::Tensor original, host_copy;  // the original is kept so that its address stays unique
   };
   std::map<const at::TensorImpl*, Entry> host_copies_;
 };
 
-/// Returns `tensors`, the optimizer's state, together with the fp32 values of the weights whose
-/// model file has another data type, unless the state has them. `master_weights`: the fp32 values
-/// by parameter, whole or shards (engine::parse_shard_name).
-io::NamedTensors make_optimizer_tensors(const models::VisionLanguageModel& model, io::NamedTensors tensors,
-                                        const io::NamedTensors& master_weights,
-                                        const models::CheckpointSaveOptions& save_options) {
+using StoredTensors = std::vector<std::pair<std::string, nn::StoredTensor>>;
+
+/// Returns a tensor of the optimizer's file. Masters in two halves are joined when they are written.
+io::LazyTensor make_lazy_tensor(const std::string& name, const nn::StoredTensor& tensor) {
+  const auto shared_tensor = std::make_shared<nn::StoredTensor>(tensor);
+  return {.name = name,
+          .dtype = tensor.dtype(),
+          .shape = tensor.values.sizes().vec(),
+          .materialize = [shared_tensor] { return shared_tensor->read_on_host(); },
+          .on_written = [shared_tensor] { *shared_tensor = {}; }};
+}
+
+/// Returns `tensors`, the optimizer's state, together with the fp32 masters of the weights whose
+/// model file has another data type, unless the state has them. `master_weights`: the masters by
+/// parameter, whole or shards (engine::parse_shard_name).
+io::LazyTensors make_optimizer_tensors(const models::VisionLanguageModel& model, const StoredTensors& tensors,
+                                       const StoredTensors& master_weights,
+                                       const models::CheckpointSaveOptions& save_options) {
+  io::LazyTensors result;
   std::set<std::string> names;
-  for (const auto& [name, tensor] : tensors) names.insert(name);
+  for (const auto& [name, tensor] : tensors) {
+    names.insert(name);
+    result.push_back(make_lazy_tensor(name, tensor));
+  }
   std::map<std::string, const nn::Parameter*> parameters;
   for (const auto& parameter : model.parameters().all()) parameters.emplace(parameter.name, &parameter);
   for (const auto& [name, values] : master_weights) {
     const auto piece = engine::parse_shard_name(name);
     const nn::Parameter& parameter = *parameters.at(piece ? piece->first : name);
-    if (names.contains("master." + name) || models::choose_save_dtype(parameter, save_options) == at::kFloat) continue;
-    tensors.emplace_back("master." + name, values);
+    if (values.dtype() != at::kFloat || names.contains("master." + name) ||
+        models::choose_save_dtype(parameter, save_options) == at::kFloat)
+      continue;
+    result.push_back(make_lazy_tensor("master." + name, values));
   }
-  return tensors;
+  return result;
 }
 
 }  // namespace
@@ -92,8 +115,7 @@ CheckpointContent make_checkpoint_content(const RunState& state, const models::V
   content.model = model.parameters().lora() ? models::make_adapter_contents(model, save_options)
                                             : models::make_checkpoint_contents(model, save_options, base.folder());
   content.model.base_fingerprint = format_setting_value(state.fingerprint, kBaseWeightsKey);
-  content.optimizer =
-      io::make_lazy_tensors(make_optimizer_tensors(model, std::move(tensors), master_weights, save_options));
+  content.optimizer = make_optimizer_tensors(model, tensors, master_weights, save_options);
   content.ledger = io::to_json_string(ledger.to_json(), 2) + "\n";
   content.state = format_run_state(state);
   return content;
@@ -103,7 +125,8 @@ int64_t compute_host_copy_bytes(const engine::Optimizer& optimizer) {
   std::map<const at::TensorImpl*, int64_t> bytes;
   for (const auto& tensors : {optimizer.master_weights(), optimizer.state()}) {
     for (const auto& [name, tensor] : tensors) {
-      bytes[tensor.unsafeGetTensorImpl()] = static_cast<int64_t>(tensor.nbytes());
+      for (const at::Tensor& part : {tensor.values, tensor.low_bits})
+        bytes[part.unsafeGetTensorImpl()] = part.defined() ? static_cast<int64_t>(part.nbytes()) : 0;
     }
   }
   int64_t sum = 0;

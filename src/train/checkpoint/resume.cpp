@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "train/checkpoint/master_weights.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/models/base_weights.h"
@@ -14,14 +15,15 @@
 namespace vlmtrain::train {
 
 ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
-                              const nlohmann::ordered_json& fingerprint) {
+                              nlohmann::ordered_json fingerprint) {
   if (config.resume_policy == ResumePolicy::kNever) {
     throw usage_error("{}: {} already contains a run ({}) and {} is never; choose another folder", keys::output::kDir,
                       checkpoint.parent_path().parent_path().string(), checkpoint.filename().string(),
                       keys::training::kResume);
   }
-  ResumePoint resume_point{.state = load_run_state(checkpoint), .changes = {}};
-  resume_point.changes = find_setting_changes(resume_point.state.fingerprint, fingerprint);
+  ResumePoint resume_point{.state = load_run_state(checkpoint), .fingerprint = std::move(fingerprint), .changes = {}};
+  resume_master_weights(config.training, resume_point.state.fingerprint, resume_point.fingerprint);
+  resume_point.changes = find_setting_changes(resume_point.state.fingerprint, resume_point.fingerprint);
   check_setting_changes(resume_point.changes, config.resume_policy, checkpoint);
   return resume_point;
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
 #include <filesystem>
 #include <string>
@@ -20,14 +20,16 @@ namespace vlmtrain::train {
 /// The state from which a run resumes.
 struct ResumePoint {
   RunState state;                      ///< as saved
+  nlohmann::ordered_json fingerprint;  ///< the settings of this start
   std::vector<SettingChange> changes;  ///< settings that differ from the checkpoint's
 };
 
 /// Reads the state of `checkpoint` and compares `fingerprint`, the settings of this start, with the
-/// settings in it. Throws UserError (kUsage) if training.resume does not allow resuming or the
-/// changes, and kBadData for an invalid state.
+/// settings in it. training.master_weights=auto becomes the value of the checkpoint. Throws UserError
+/// (kUsage) if training.resume does not allow resuming or the changes, and kBadData for an invalid
+/// state.
 ResumePoint load_resume_point(const std::filesystem::path& checkpoint, const Config& config,
-                              const nlohmann::ordered_json& fingerprint);
+                              nlohmann::ordered_json fingerprint);
 
 /// Restores the frozen weights of a resumed run. Most have the values of `base`. Parts that were
 /// trained before they were frozen have the values of the newest checkpoint, which `base` then

@@ -9,11 +9,14 @@
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/log.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/data/options.h"
 #include "vlmtrain/io/json.h"
 #include "vlmtrain/models/adapter.h"
+#include "vlmtrain/models/base_weights.h"
+#include "vlmtrain/models/processor.h"
 #include "vlmtrain/train/components.h"
 #include "vlmtrain/train/run_checkpoint.h"
 
@@ -339,6 +342,21 @@ void check_setting_changes(const std::vector<SettingChange>& changes, ResumePoli
   throw usage_error("{}: was written with other settings; use those settings, or another {}:\n  {}\n{}",
                     checkpoint.string(), keys::output::kDir, fmt::join(format_setting_changes(changes), "\n  "),
                     suggestion);
+}
+
+void set_saved_files(models::BaseWeights& base, const Config& config, const models::Processor& processor,
+                     bool has_videos) {
+  base.set_chat_template(processor.chat_template().source().jinja_source);
+  base.add_eos_token(processor.end_of_turn_id());
+  base.set_file_content(kVolumeSettingsFile, format_volume_settings(config.data.volume));
+  base.set_file_content(kMediaSettingsFile, format_media_settings(config.data));
+  const auto processor_files = models::make_processor_files(
+      config.model.folder(), make_processor_settings(config.data, config.model.adapter_folder()), has_videos);
+  for (const auto& [name, content] : processor_files.files) base.set_file_content(name, content);
+  for (const auto& setting : processor_files.unsaved_settings) {
+    spdlog::warn("{}; set it in the processor when transformers runs the saved model (vlmtrain stores it in {})",
+                 setting, kMediaSettingsFile);
+  }
 }
 
 }  // namespace vlmtrain::train

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "train/checkpoint/master_weights.h"
 #include "train/checkpoint/resume.h"
 #include "train/data_check/data_check.h"
 #include "train/data_check/run_records.h"
@@ -47,7 +48,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   checkpoints.check_newest_checkpoint(ranks.is_main_process() && !is_dry_run()
                                           ? CheckpointVerificationScope::kAllFiles
                                           : CheckpointVerificationScope::kSmallFiles);
-  load_checkpoint_state(config);
+  load_checkpoint_state(config, device);
   data::SampleIndex sample_index = check_training_data(config);
   warn_about_changed_samples(config, sample_index);
   init_sample_order(config, sample_index);
@@ -62,6 +63,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   has_media = !sample_index.is_complete || !data::count_samples_by_media_kind(sample_index.shapes).is_text_only();
   load_custom_kernels(config.training, device);
   planner::Job job = make_training_job(config, task_balancer->initial_settings());
+  job.optimizer.master_weights = get_master_weights(state.fingerprint);
   job.world_size = ranks.world_size();
   job.rank = ranks.rank();
   job.num_nodes = ranks.compute_num_replicas(config.distributed.sharding);
@@ -76,9 +78,10 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   hold_out_sources.clear();
 }
 
-void RunSetup::load_checkpoint_state(const Config& config) {
+void RunSetup::load_checkpoint_state(const Config& config, at::Device device) {
   const auto checkpoint = checkpoints.find_newest();
   auto fingerprint = make_run_fingerprint(config, records->size());
+  set_master_weights(config.training, device.is_cuda(), fingerprint);
   // A virtual GPU has no values, so nothing is saved.
   if (!is_dry_run()) {
     base = std::make_unique<models::BaseWeights>(config.model.folder(), config.model.adapter_folder());
@@ -86,7 +89,8 @@ void RunSetup::load_checkpoint_state(const Config& config) {
   }
   is_resumed = checkpoint.has_value();
   if (checkpoint) {
-    auto resume_point = load_resume_point(*checkpoint, config, fingerprint);
+    auto resume_point = load_resume_point(*checkpoint, config, std::move(fingerprint));
+    fingerprint = std::move(resume_point.fingerprint);
     state = std::move(resume_point.state);
     changes = std::move(resume_point.changes);
     checkpoint_fingerprint_ = state.fingerprint;
@@ -351,19 +355,7 @@ void RunSetup::plan_evaluation(const Config& config) {
 
 void RunSetup::load(const Config& config, at::Device device, const planner::Job& job) {
   const auto checkpoint = checkpoints.find_newest();
-  if (base) {
-    base->set_chat_template(processor->chat_template().source().jinja_source);
-    base->add_eos_token(processor->end_of_turn_id());
-    base->set_file_content(kVolumeSettingsFile, format_volume_settings(config.data.volume));
-    base->set_file_content(kMediaSettingsFile, format_media_settings(config.data));
-    const auto processor_files = models::make_processor_files(
-        config.model.folder(), make_processor_settings(config.data, config.model.adapter_folder()), has_videos_);
-    for (const auto& [name, content] : processor_files.files) base->set_file_content(name, content);
-    for (const auto& setting : processor_files.unsaved_settings) {
-      spdlog::warn("{}; set it in the processor when transformers runs the saved model (vlmtrain stores it in {})",
-                   setting, kMediaSettingsFile);
-    }
-  }
+  if (base) set_saved_files(*base, config, *processor, has_videos_);
   model = load_model(config, job, device, checkpoint, /*load_weights=*/!is_dry_run());
   // Set if the run changed: then frozen weights or master weights also come from the checkpoint.
   std::optional<models::BaseWeights> checkpoint_weights;

@@ -72,7 +72,7 @@ struct RunSetup {
 
  private:
   /// Sets `state`, `changes` and `base`.
-  void load_checkpoint_state(const Config& config);
+  void load_checkpoint_state(const Config& config, at::Device device);
   /// Warns about a data set that was modified between two starts.
   void warn_about_changed_samples(const Config& config, const data::SampleIndex& sample_index) const;
   void init_sample_order(const Config& config, data::SampleIndex& sample_index);

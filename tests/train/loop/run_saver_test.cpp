@@ -43,7 +43,7 @@ class RunSaverTest : public SmallRunTest {
     run_->ledger.mark_used(run_->state.step++);
     auto& optimizer = run_->training->optimizer;
     for (const auto& tensors : {optimizer.master_weights(), optimizer.state()}) {
-      for (const auto& [name, tensor] : tensors) tensor.add_(1);
+      for (const auto& [name, tensor] : tensors) tensor.values.add_(1);
     }
   }
 
