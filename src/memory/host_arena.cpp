@@ -3,14 +3,18 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
-#include <ATen/ops/empty.h>
+#include <ATen/Parallel.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/accumulate.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <iterator>
+#include <memory>
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
@@ -55,6 +59,17 @@ class MappedPages {
   MappedPages(const MappedPages&) = delete;
   MappedPages& operator=(const MappedPages&) = delete;
 
+  /// Makes the kernel provide the pages, in parallel. Registration would do that in one thread, at about
+  /// 2 GB per second.
+  void touch() {
+    constexpr int64_t kPageBytes = 4096, kPagesPerTask = 1 << 14;
+    auto* const bytes = static_cast<volatile std::byte*>(address_);
+    const auto pages = static_cast<int64_t>(bytes_) / kPageBytes;
+    at::parallel_for(0, pages, kPagesPerTask, [bytes](int64_t first, int64_t end) {
+      for (int64_t page = first; page < end; ++page) bytes[page * kPageBytes] = std::byte{0};
+    });
+  }
+
   /// Page-locks the memory and maps it into the address space of the current device. Returns CUDA's
   /// error code, 0 for success.
   int register_with_cuda() {
@@ -83,22 +98,24 @@ class MappedPages {
 at::Tensor HostArena::allocate(at::IntArrayRef sizes, at::ScalarType dtype, const char* purpose) {
   const auto bytes = c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(dtype));
   bytes_ += bytes;
-  if (!device_.is_cuda()) return at::empty(sizes, at::TensorOptions(dtype).device(device_));
+  if (!device_.is_cuda()) return at::zeros(sizes, at::TensorOptions(dtype).device(device_));
   const bool is_virtual = is_virtual_gpu_loaded();
   if (const AvailableHostMemory available = get_available_host_memory(); !is_virtual && bytes > available.bytes) {
     throw UserError(ExitCode::kDoesNotFit,
-                    fmt::format("{}: {:.2f} GB of host memory are needed, {:.2f} GB are available ({}); keep the "
-                                "weights on the device",
+                    fmt::format("{}: {:.2f} GB of host memory are needed, {:.2f} GB are available ({}); choose a value "
+                                "that needs less",
                                 purpose, to_gigabytes(bytes), to_gigabytes(available.bytes), available.limit_source));
   }
   auto pages = std::make_unique<MappedPages>(static_cast<size_t>(std::max<int64_t>(bytes, 1)));
+  if (!is_virtual) pages->touch();
   if (const int error = pages->register_with_cuda()) {
     throw run_error(
-        "{}: CUDA cannot map {:.2f} GB of host memory (error {} of cudaHostRegister); keep the weights on the device, "
-        "or raise the limit of locked memory (ulimit -l)",
+        "{}: CUDA cannot map {:.2f} GB of host memory (error {} of cudaHostRegister); raise the limit of locked memory "
+        "(ulimit -l), or choose a value that needs less",
         purpose, to_gigabytes(bytes), error);
   }
   void* const address = pages->address();
+  ranges_[address] = bytes;
   return at::from_blob(
       address, sizes, [pages = pages.release()](void*) { delete pages; }, at::TensorOptions(dtype));
 }
@@ -117,6 +134,19 @@ at::Tensor HostArena::view_on_device(const at::Tensor& tensor) const {
       .options(tensor.options().device(device_))
       .target_device(device_)
       .make_tensor();
+}
+
+at::Tensor HostArena::view_on_host(const at::Tensor& tensor) const {
+  if (!tensor.is_cuda() || is_virtual_gpu_loaded()) return tensor;
+  const void* const address = tensor.const_data_ptr();
+  const auto next = ranges_.upper_bound(address);
+  if (next == ranges_.begin()) return tensor;
+  const auto& [first, bytes] = *std::prev(next);
+  if (static_cast<const std::byte*>(address) - static_cast<const std::byte*>(first) >= bytes) return tensor;
+  c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
+  return at::from_blob(
+      tensor.data_ptr(), tensor.sizes(), [tensor](void*) {} /* keeps the memory */,
+      at::TensorOptions(tensor.scalar_type()));
 }
 
 }  // namespace vlmtrain::memory

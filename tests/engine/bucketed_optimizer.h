@@ -15,8 +15,10 @@ struct OwnedBuckets {
 /// An optimizer that owns its gradient buckets.
 class BucketedOptimizer : public OwnedBuckets, public Optimizer {
  public:
-  BucketedOptimizer(const nn::ParameterStore& store, const OptimizerSettings& settings, int64_t groups = 1)
-      : OwnedBuckets{GradientBuckets(store, groups)}, Optimizer(store, OwnedBuckets::gradient_buckets, settings) {}
+  BucketedOptimizer(const nn::ParameterStore& store, const OptimizerSettings& settings, int64_t groups = 1,
+                    Offload offload = Offload::kNone)
+      : OwnedBuckets{GradientBuckets(store, groups)},
+        Optimizer(store, OwnedBuckets::gradient_buckets, settings, offload) {}
 };
 
 }  // namespace vlmtrain::engine

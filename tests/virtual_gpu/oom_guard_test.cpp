@@ -134,8 +134,8 @@ TEST_F(FaultyGpuTest, FreeingMemoryLaunchesNoKernel) {
   step();
   const uint64_t launches = counters().num_launches;
   int64_t num_repeated = 0;
-  // The update's own few launches come last.
-  for (uint64_t launch_index = 0; launch_index < launches * 19 / 20; launch_index += 1 + launches / 40) {
+  // The update's own launches come last.
+  for (uint64_t launch_index = 0; launch_index < launches * 17 / 20; launch_index += 1 + launches / 40) {
     virtual_gpu().inject_failures(vgpu::FaultPoint::kLaunch, launch_index, 2);
     EXPECT_EQ(step().num_failed_attempts, 2) << launch_index;
     ++num_repeated;

@@ -29,6 +29,7 @@ struct SmallRunSettings {
   engine::OptimizerStateDtype states = engine::OptimizerStateDtype::kFp32;
   engine::TaskSettings tasks = {};  ///< the samples belong to the tasks in turn
   engine::OptimizerKind optimizer = engine::OptimizerKind::kAdamW;
+  engine::Offload offload = engine::Offload::kNone;
 };
 
 /// A model on the virtual GPU and the global batch that each step trains on.
@@ -61,7 +62,7 @@ class SmallRun {
         *model_,
         engine::OptimizerSettings{
             .kind = settings.optimizer, .weight_decay = 0.1, .loss_scale = loss_scale, .state_dtype = settings.states},
-        engine::CrossEntropyObjective(settings.tasks).num_gradient_groups());
+        engine::CrossEntropyObjective(settings.tasks).num_gradient_groups(), engine::Shard{}, settings.offload);
   }
 
   int64_t num_micro_batches() const { return step_.make_layout(*model_, samples_).split.num_micro_batches(); }
@@ -69,6 +70,7 @@ class SmallRun {
   engine::StepResult step() { return engine::run_optimizer_step(*training_, samples_, kRates, step_); }
 
   models::VisionLanguageModel& model() { return *model_; }
+  const models::VisionLanguageModel& model() const { return *model_; }
   engine::TrainingState& training() { return *training_; }
   const std::vector<data::Sample>& samples() const { return samples_; }
 

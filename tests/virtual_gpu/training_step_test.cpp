@@ -9,6 +9,7 @@
 #include "virtual_gpu/small_run.h"
 #include "virtual_gpu/virtual_gpu.h"
 #include "vlmtrain/engine/step/step.h"
+#include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/allocation_trace.h"
 
 namespace vlmtrain {
@@ -40,9 +41,22 @@ class TrainingStepTest : public testing::TestWithParam<StepCase> {
                       result.device_to_device.bytes, result.num_memsets);
   }
 
-  static void expect_accepted_launches(const vgpu::GpuCounters& result) {
+  /// Returns the launches that join and split masters without the custom kernel.
+  static uint64_t count_master_launches(const SmallRun& run) {
+    constexpr uint64_t kLaunchesPerTensor = 11;
+    uint64_t launches = 0;
+    for (const auto& parameter : run.model().parameters().all()) {
+      const bool is_split = parameter.tensor.requires_grad() && !parameter.is_adapter && parameter.elements() >= 4096 &&
+                            parameter.tensor.scalar_type() == at::kBFloat16 &&
+                            !kernels::is_available(kernels::Kernel::kAdamW, parameter.tensor);
+      launches += is_split ? kLaunchesPerTensor : 0;
+    }
+    return launches;
+  }
+
+  static void expect_accepted_launches(const vgpu::GpuCounters& result, const SmallRun& run) {
     EXPECT_GT(result.num_launches, 0U);
-    EXPECT_LE(result.num_launches, GetParam().max_launches);
+    EXPECT_LE(result.num_launches, GetParam().max_launches + count_master_launches(run));
     EXPECT_EQ(result.num_rejected_launches, 0U);
     EXPECT_GT(result.num_matmuls, 0U);
     EXPECT_EQ(unmodeled_calls(), (std::map<std::string, uint64_t>{}));
@@ -104,18 +118,18 @@ TEST_P(TrainingStepTest, LaunchesCopiesAndAllocates) {
   SmallRun run(GetParam().settings);
   const auto first = step(run);
   const auto expected = trace(first);
-  expect_accepted_launches(first);
+  expect_accepted_launches(first, run);
   RecordProperty("launches", static_cast<int>(first.num_launches));
 
   const auto second = step(run);
   EXPECT_EQ(trace(second), expected);
-  expect_accepted_launches(second);
+  expect_accepted_launches(second, run);
   expect_no_synchronization(second);
   expect_prefetched_micro_batches(second, run.num_micro_batches());
 
   // The allocator's caches are full after two steps.
   const auto third = step(run);
-  expect_accepted_launches(third);
+  expect_accepted_launches(third, run);
   expect_no_synchronization(third);
   expect_no_driver_memory(third);
 

@@ -5,25 +5,31 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <map>
 
 namespace vlmtrain::memory {
 
-/// Host memory whose tensors a device reads in place. For a CUDA device, it is page-locked and mapped
-/// into the device's address space, so that kernels read it over the link (zero-copy). On a virtual
-/// GPU it is address space only: nothing is written to its pages, so they take no memory. For other
-/// devices, it is ordinary memory of the device. Not thread-safe.
+/// Host memory whose tensors a device reads and writes in place. For a CUDA device, it is page-locked
+/// and mapped into the device's address space, so that kernels use it over the link (zero-copy). On a
+/// virtual GPU it is address space only: nothing is written to its pages, so they take no memory. For
+/// other devices, it is ordinary memory of the device. Not thread-safe.
 class HostArena {
  public:
   explicit HostArena(at::Device device) : device_(device) {}
 
-  /// Returns an uninitialized tensor. For a CUDA device, it is a CPU tensor. Its memory is released
-  /// with the arena and all tensors on it. Throws UserError: kDoesNotFit if the host has less
-  /// available memory, kFailed if CUDA cannot map it. `purpose` is the key in errors.
+  /// Returns a tensor of zeros. For a CUDA device, it is a CPU tensor. Its memory is released with the
+  /// arena and all tensors on it. Throws UserError: kDoesNotFit if the host has less available memory,
+  /// kFailed if CUDA cannot map it. `purpose` is the key in errors.
   at::Tensor allocate(at::IntArrayRef sizes, at::ScalarType dtype, const char* purpose);
 
   /// Returns the tensor as the device sees it: the same memory, as a tensor on the device. REQUIRES:
   /// `tensor` is from allocate().
   at::Tensor view_on_device(const at::Tensor& tensor) const;
+
+  /// Waits for the device, and returns a CPU tensor on the memory of a tensor from view_on_device(), or of
+  /// a dense part of it. Returns other tensors as they are; on a virtual GPU all, so that no page is
+  /// written.
+  at::Tensor view_on_host(const at::Tensor& tensor) const;
 
   /// Returns the bytes of all tensors.
   int64_t bytes() const { return bytes_; }
@@ -31,6 +37,7 @@ class HostArena {
  private:
   at::Device device_;
   int64_t bytes_ = 0;
+  std::map<const void*, int64_t> ranges_;  // bytes of each tensor by its address; of page-locked memory only
 };
 
 }  // namespace vlmtrain::memory

@@ -115,8 +115,12 @@ struct DryRunDetail {
   int64_t num_language_blocks = 0;  ///< of the language model
   int64_t num_parameters = 0;
   int64_t num_trainable_parameters = 0;
-  int64_t host_table_bytes = 0;               ///< tables in host memory, page-locked
+  int64_t host_table_bytes = 0;               ///< per-layer embeddings in page-locked host memory
+  int64_t host_state_bytes = 0;               ///< optimizer state in page-locked host memory
   std::vector<MemoryTimelinePoint> timeline;  ///< of the last step; empty without DryRunRequest::with_timeline
+
+  /// Returns the page-locked host memory.
+  int64_t host_bytes() const { return host_table_bytes + host_state_bytes; }
 };
 
 /// The result of dry_run().

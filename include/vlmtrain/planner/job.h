@@ -42,6 +42,7 @@ struct Job {
   int64_t num_nodes = 1;                     ///< machines, each with the same number of consecutive ranks
   engine::ShardingStrategy sharding = engine::ShardingStrategy::kNone;
   nn::TablePlacement per_layer_tables = nn::TablePlacement::kDevice;  ///< memory of per-layer embeddings
+  engine::Offload offload = engine::Offload::kNone;                   ///< training state in host memory
 
   /// Returns the rank's shard of moments and master weights.
   engine::Shard shard() const;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "vlmtrain/base/options.h"
+#include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/models/model_settings.h"
 #include "vlmtrain/nn/weights/weight_settings.h"
 
@@ -42,6 +43,7 @@ struct MemoryOptions {
   AutoOr<double> limit_gb;  ///< limit of the process, in 10⁹ bytes
   MemoryMode mode = MemoryMode::kBalanced;
   RecomputeOption recompute;
+  AutoOr<engine::Offload> offload = engine::Offload::kNone;
   AutoOr<nn::TablePlacement> per_layer_embeddings;
   AutoOr<int64_t> vision_tiles_per_pass;  ///< 0: all tiles of a micro-batch
   AutoOr<int64_t> loss_chunk_rows;        ///< rows of logits per chunk

@@ -124,6 +124,11 @@ struct PlanRequest {
   /// Choose the memory of per-layer embeddings instead of job.per_layer_tables: host memory where
   /// that makes the plan fit or faster.
   bool auto_per_layer_tables = false;
+  /// Choose what is in host memory instead of job.offload: optimizer state, where that makes the plan fit
+  /// or faster.
+  bool auto_offload = false;
+  /// Host memory that the ranks of a machine may page-lock, before the margin; nullopt: unknown.
+  std::optional<int64_t> host_memory_bytes = std::nullopt;
   PlanTarget target;
   MemoryMode mode = MemoryMode::kBalanced;
   std::optional<double> limit_gigabytes;  ///< memory.limit_gb, in 10⁹ bytes; nullopt for `auto`
@@ -145,7 +150,7 @@ struct PlanRequest {
 /// The result of make_plan().
 struct Plan {
   std::string model;  ///< PlanRequest::model
-  Job job;            ///< with the chosen sharding
+  Job job;            ///< with the chosen sharding and memory
   MemoryMode mode = MemoryMode::kBalanced;
   bool fits = false;
   /// The fastest StepConfig that fits, estimated for the worst step in micro-batches of equal size.
@@ -217,9 +222,9 @@ struct Plan {
 /// The time of a step on a host is not predicted. There, fewer recomputed blocks are faster, and for
 /// the same number of them larger micro-batches.
 ///
-/// Throws UserError (kUsage) if the global batch is not a multiple of the ranks or a fixed
-/// micro-batch size does not divide a rank's share, the exceptions of build_model(), and for a host
-/// c10::Error if an operation does not support the meta device.
+/// Throws UserError: kDoesNotFit if the host has too little memory for job.offload, kUsage if the global batch is not a
+/// multiple of the ranks or a fixed micro-batch size does not divide a rank's share, the exceptions of build_model(),
+/// and for a host c10::Error if an operation does not support the meta device.
 Plan make_plan(const PlanRequest& request);
 
 /// Plans evaluations during the training of `plan` with `step_config`, while the training state stays

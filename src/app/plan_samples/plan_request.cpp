@@ -3,6 +3,8 @@
 #include <c10/core/Device.h>
 
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "app/plan_samples/synthetic_samples.h"
@@ -12,6 +14,7 @@
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/data/data_set.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/checkpoint_info.h"
 #include "vlmtrain/models/processor.h"
@@ -90,6 +93,8 @@ train::Config make_plan_config(const PlanArguments& arguments) {
   train::Config config;
   train::declare_options(config).read(arguments.config, arguments.collect_overrides());
   check_finetune_flag(arguments, config);
+  if (std::isnan(arguments.host_memory_gigabytes.value_or(0)))
+    throw usage_error("--host-memory-gb nan: must be greater than 0");
   if (std::isnan(arguments.network_gbit)) throw usage_error("--network-gbit nan: must be greater than 0");
   if (arguments.world_size % arguments.num_nodes != 0) {
     throw usage_error("--world-size {}: all {} nodes must have the same number of ranks; choose a multiple of --nodes",
@@ -122,6 +127,14 @@ planner::FlagSyntax make_flag_syntax(const PlanArguments& arguments) {
   return syntax;
 }
 
+/// Returns the host memory that the ranks of a machine may page-lock; nullopt if it is not known.
+std::optional<int64_t> find_host_memory_bytes(const PlanArguments& arguments) {
+  constexpr double kBytesPerGigabyte = 1e9;
+  if (arguments.host_memory_gigabytes) return std::llround(*arguments.host_memory_gigabytes * kBytesPerGigabyte);
+  const bool is_for_this_machine = arguments.gpu.empty() && !arguments.gpu_gigabytes;
+  return is_for_this_machine ? std::optional{memory::get_available_host_memory().bytes} : std::nullopt;
+}
+
 /// Sets the fields of a request that depend on neither the samples nor the configuration. `model`
 /// is model.path as the user wrote it, not the temporary folder of a preset.
 void fill_common_request_fields(planner::PlanRequest& request, const PlanArguments& arguments,
@@ -129,6 +142,7 @@ void fill_common_request_fields(planner::PlanRequest& request, const PlanArgumen
   request.workload.num_nodes = arguments.num_nodes;
   request.job.num_nodes = arguments.num_nodes;
   request.workload.network_gbit = arguments.network_gbit;
+  request.host_memory_bytes = find_host_memory_bytes(arguments);
   request.model = model;
   request.flags = make_flag_syntax(arguments);
   request.with_timeline = !arguments.timeline.empty();

@@ -55,6 +55,7 @@ inline constexpr int64_t kDefaultLoraRank = 16;
 struct PlanArguments {
   std::string gpu;
   std::optional<double> gpu_gigabytes;
+  std::optional<double> host_memory_gigabytes;  ///< of 10⁹ bytes, of a machine
   std::string config;
   std::vector<std::string> flag_overrides;  ///< flags that set configuration keys, such as --model, as key=value
   std::vector<std::string> overrides;       ///< key=value; they apply after `flag_overrides`

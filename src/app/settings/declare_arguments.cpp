@@ -98,6 +98,13 @@ void declare_arguments(CLI::App& command, PlanArguments& arguments) {
       .add_option("--gpu", arguments.gpu,
                   "or the name of the GPU, such as rtx4090 or a100-40 (docs/explanation/planning.md)")
       ->take_last();
+  command
+      .add_option("--host-memory-gb", arguments.host_memory_gigabytes,
+                  fmt::format("host memory of a machine in GB of 10⁹ bytes, for {}; default: of this machine if the "
+                              "plan is for its GPU, else unlimited",
+                              keys::memory::kOffload))
+      ->check(CLI::Range(0.1, 1e6))
+      ->take_last();
   command.add_option("--config", arguments.config,
                      fmt::format("YAML file; plans for the samples of its {}", keys::data::kTrain));
   command.add_option(

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/optimizer/chunks.h"
+#include "engine/optimizer/state_memory.h"
 #include "vlmtrain/engine/settings/training_settings.h"
 
 namespace vlmtrain::engine {
@@ -52,19 +53,17 @@ struct MomentTables {
   at::Tensor padded_bounds;  ///< fp32 [2, 256]: `bounds`, followed by infinity
 };
 
-/// Returns zero moments of `blocks` blocks on the device of `options`. Throws InternalError for
-/// kFp32.
+/// Returns zero moments of `blocks` blocks in `memory`. Throws InternalError for kFp32.
 std::unique_ptr<Moments> make_moments(OptimizerStateDtype state_dtype, int64_t blocks, const MomentTables& tables,
-                                      const at::TensorOptions& options);
+                                      StateMemory& memory);
 
 /// Both moments of several tensors in a compressed format. Only one chunk at a time exists in fp32.
 /// Not thread-safe.
 class CompressedStates {
  public:
-  /// Creates zero moments for the tensors of `layout` on the device of `options`. Throws InternalError
-  /// for kFp32.
+  /// Creates zero moments for the tensors of `layout` in `memory`. Throws InternalError for kFp32.
   CompressedStates(const BlockLayout& layout, OptimizerStateDtype state_dtype, const MomentTables& tables,
-                   const at::TensorOptions& options);
+                   StateMemory& memory);
 
   /// Writes the fp32 moments of a chunk into its buffers.
   void decompress(const Chunk& chunk);

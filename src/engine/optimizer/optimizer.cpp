@@ -33,11 +33,12 @@ struct PreparedGroups {
   std::vector<at::Tensor> weights{}, masters{};
 };
 
-Optimizer::Optimizer(const nn::ParameterStore& store, GradientBuckets& buckets, const OptimizerSettings& settings)
+Optimizer::Optimizer(const nn::ParameterStore& store, GradientBuckets& buckets, const OptimizerSettings& settings,
+                     Offload offload)
     : buckets_(buckets), settings_(settings), rules_(std::make_unique<const UpdateRules>(settings)) {
   const memory::ComponentScope optimizer_scope(memory::Component::kOptimizer);
   const auto fp32_options = store.options().dtype(at::kFloat);
-  storage_ = std::make_unique<OptimizerStateStorage>(store, buckets, settings, *rules_);
+  storage_ = std::make_unique<OptimizerStateStorage>(store, buckets, settings, *rules_, offload);
   if (storage_->rounds_stochastically()) num_updates_ = at::zeros({}, at::kLong);
   if (settings.loss_scale) loss_scale_.emplace(*settings.loss_scale, fp32_options);
   step_counters_ = at::zeros({std::ssize(storage_->parameters())}, fp32_options);
@@ -139,6 +140,10 @@ at::Tensor Optimizer::step(const LearningRates& rates) {
 
 at::Tensor Optimizer::loss_scale() const {
   return loss_scale_ ? loss_scale_->value() : at::Tensor();
+}
+
+int64_t Optimizer::host_bytes() const {
+  return storage_->host_bytes();
 }
 
 int64_t Optimizer::count_trained_elements() const {

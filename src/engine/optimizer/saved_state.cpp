@@ -118,7 +118,7 @@ std::vector<std::pair<std::string, nn::StoredTensor>> Optimizer::master_weights(
   for (const auto& parameter : storage_->parameters()) {
     if (!parameter.has_local_elements()) continue;
     masters.emplace_back(shard().covers_all() ? parameter.name : make_shard_name(parameter.name, parameter.range.first),
-                         parameter.get_stored_master());
+                         storage_->get_stored_master(parameter));
   }
   return masters;
 }
@@ -169,7 +169,7 @@ void Optimizer::load_state(const SavedOptimizerState& saved, const std::string& 
   auto expected_tensors = collect_state_tensors();
   for (const auto& parameter : storage_->parameters()) {
     if (parameter.has_local_elements() && !parameter.has_master() && saved.contains("master." + parameter.name))
-      expected_tensors.push_back(make_master_state_tensor(parameter));
+      expected_tensors.push_back(storage_->make_master_state_tensor(parameter));
   }
   check_saved_tensors(expected_tensors, saved, source);
   for (const auto& tensor : expected_tensors) {
@@ -254,7 +254,7 @@ StateMigrationResult Optimizer::migrate_state(const nn::ParameterStore& store, c
   for (size_t i = 0; i < storage_->parameters().size(); ++i) {
     const ParameterState& parameter = storage_->parameters()[i];
     if (parameter.has_local_elements()) {
-      const OptimizerStateTensor tensor = make_master_state_tensor(parameter);
+      const OptimizerStateTensor tensor = storage_->make_master_state_tensor(parameter);
       if (const auto master = read_matching_values(tensor, saved)) tensor.values.write(master->view(tensor.sizes()));
     }
     const auto step_counter_index = step_counter_indices.find(parameter.name);

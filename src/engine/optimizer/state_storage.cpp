@@ -43,13 +43,15 @@ at::Tensor get_local_weight(const nn::Parameter& parameter, const ElementRange& 
 
 }  // namespace
 
-nn::StoredTensor ParameterState::get_stored_master() const {
-  return {master.defined() ? master : weight, low_bits};
+/// In fp32, in two halves, or if it is rounded stochastically, the weight.
+nn::StoredTensor OptimizerStateStorage::get_stored_master(const ParameterState& parameter) const {
+  return {memory_.view_on_host(parameter.master.defined() ? parameter.master : parameter.weight),
+          parameter.low_bits.defined() ? memory_.view_on_host(parameter.low_bits) : at::Tensor()};
 }
 
-OptimizerStateTensor make_master_state_tensor(const ParameterState& parameter) {
+OptimizerStateTensor OptimizerStateStorage::make_master_state_tensor(const ParameterState& parameter) const {
   return {.name = "master." + parameter.name,
-          .values = parameter.get_stored_master(),
+          .values = get_stored_master(parameter),
           .first = parameter.range.first,
           .total = parameter.parameter.numel(),
           .is_sharded = true,
@@ -58,8 +60,12 @@ OptimizerStateTensor make_master_state_tensor(const ParameterState& parameter) {
 }
 
 OptimizerStateStorage::OptimizerStateStorage(const nn::ParameterStore& store, const GradientBuckets& buckets,
-                                             const OptimizerSettings& settings, const UpdateRules& rules)
-    : rules_(rules), options_(store.options().dtype(at::kFloat)), state_dtype_(settings.state_dtype) {
+                                             const OptimizerSettings& settings, const UpdateRules& rules,
+                                             Offload offload)
+    : rules_(rules),
+      options_(store.options().dtype(at::kFloat)),
+      memory_(options_, offload != Offload::kNone),
+      state_dtype_(settings.state_dtype) {
   const auto groups = assign_parameter_groups(store, settings);
   VLMTRAIN_CHECK(buckets.size() == groups.size(), "the buckets have {} gradients for {} trained parameters",
                  buckets.size(), groups.size());
@@ -73,30 +79,42 @@ OptimizerStateStorage::OptimizerStateStorage(const nn::ParameterStore& store, co
     const at::Tensor weight = get_local_weight(parameter, range, buckets.shard(), is_elementwise);
     ParameterState state{parameter.name, group, parameter.tensor, range, weight};
     add_master(state, parameter, settings);
-    if (!compresses_moments(settings.state_dtype, parameter)) {
-      for (size_t moment = 0; moment < rules.get(group.rule).moment_names().size(); ++moment)
-        state.moments.push_back(at::zeros(weight.sizes(), options_));
-    }
+    if (!compresses_moments(settings.state_dtype, parameter)) add_moments(state);
     parameters_.push_back(std::move(state));
   }
   if (settings.state_dtype != OptimizerStateDtype::kFp32) tables_.emplace(settings.state_dtype, options_);
   if (settings.master_weights == MasterWeights::kStochastic) weight_rounding_ = make_generator(options_);
-  make_block_groups(options_);
+  make_block_groups();
 }
 
 /// Creates the master of a parameter. It is in fp32 if it is small, as those of adapters are, if the
 /// rule needs it in fp32, or if the rows of the weight have padding.
 void OptimizerStateStorage::add_master(ParameterState& state, const nn::Parameter& parameter,
-                                       const OptimizerSettings& settings) const {
+                                       const OptimizerSettings& settings) {
   const bool is_reduced = !parameter.is_adapter && parameter.elements() >= kMinCompressedElements &&
                           get_optimizer_info(state.group.rule).is_elementwise && state.weight.is_contiguous();
   state.master_weights = is_reduced ? settings.choose_master_weights(options_.device().is_cuda(),
                                                                      state.weight.scalar_type() == at::kBFloat16)
                                     : MasterWeights::kFp32;
-  // The master shares the storage of an fp32 weight.
-  if (state.master_weights == MasterWeights::kFp32) state.master = state.weight.to(at::kFloat);
-  if (state.master_weights == MasterWeights::kSplit)
-    state.low_bits = at::zeros(state.weight.sizes(), options_.dtype(at::kShort));
+  if (state.master_weights == MasterWeights::kSplit) state.low_bits = make_zeros(state, at::kShort);
+  if (state.master_weights != MasterWeights::kFp32) return;
+  const bool is_own_master = state.weight.scalar_type() == at::kFloat;
+  state.master = is_own_master ? state.weight : make_zeros(state, at::kFloat).copy_(state.weight);
+}
+
+/// Creates fp32 moments.
+void OptimizerStateStorage::add_moments(ParameterState& state) {
+  for (size_t moment = 0; moment < rules_.get(state.group.rule).moment_names().size(); ++moment)
+    state.moments.push_back(make_zeros(state, at::kFloat));
+}
+
+/// Returns zeros in the shape of the weight. They are on the device if they are small, or if the rule
+/// would read them over the link more than once.
+at::Tensor OptimizerStateStorage::make_zeros(const ParameterState& state, at::ScalarType dtype) {
+  const bool is_resident =
+      state.weight.numel() < kMinCompressedElements || !get_optimizer_info(state.group.rule).is_elementwise;
+  return is_resident ? memory_.make_resident_zeros(state.weight.sizes(), dtype)
+                     : memory_.make_zeros(state.weight.sizes(), dtype);
 }
 
 bool OptimizerStateStorage::is_updated_in_chunks(const ParameterState& parameter) const {
@@ -108,7 +126,7 @@ bool OptimizerStateStorage::is_in_block_group(const ParameterState& parameter) c
   return parameter.has_compressed_moments() || is_updated_in_chunks(parameter);
 }
 
-void OptimizerStateStorage::make_block_groups(const at::TensorOptions& options) {
+void OptimizerStateStorage::make_block_groups() {
   std::map<std::tuple<ParameterGroup, bool, MasterWeights>, std::vector<size_t>> members_by_group;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const ParameterState& parameter = parameters_[i];
@@ -141,7 +159,7 @@ void OptimizerStateStorage::make_block_groups(const at::TensorOptions& options) 
   max_chunk_blocks_ = compute_max_chunk_blocks(max_group_blocks, all_blocks);
   for (auto& group : block_groups_) {
     if (parameters_[group.parameters.front()].has_compressed_moments())
-      group.states = std::make_unique<CompressedStates>(group.layout, state_dtype_, *tables_, options);
+      group.states = std::make_unique<CompressedStates>(group.layout, state_dtype_, *tables_, memory_);
   }
 }
 
@@ -299,7 +317,7 @@ std::vector<OptimizerStateTensor> OptimizerStateStorage::collect_tensors() const
     for (size_t moment = 0; moment < parameter.moments.size(); ++moment) {
       OptimizerStateTensor tensor = make_master_state_tensor(parameter);
       tensor.name = fmt::format("{}.{}", names[moment], parameter.name);
-      tensor.values = {parameter.moments[moment]};
+      tensor.values = {memory_.view_on_host(parameter.moments[moment])};
       tensor.is_master = false;
       tensors.push_back(std::move(tensor));
     }
@@ -313,7 +331,7 @@ std::vector<OptimizerStateTensor> OptimizerStateStorage::collect_tensors() const
         // A moment has one value per element, an absmax one per block.
         const int64_t values_per_block = values.dim() == 2 ? values.size(1) : 1;
         tensors.push_back({.name = fmt::format("{}.{}", prefix, parameter.name),
-                           .values = {values},
+                           .values = {memory_.view_on_host(values)},
                            .first = parameter.range.first / kShardAlignment * values_per_block,
                            .total = count_blocks(parameter.parameter.numel()) * values_per_block,
                            .is_sharded = true,

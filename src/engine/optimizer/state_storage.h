@@ -11,6 +11,7 @@
 
 #include "engine/optimizer/chunks.h"
 #include "engine/optimizer/compressed_states.h"
+#include "engine/optimizer/state_memory.h"
 #include "engine/optimizer/update_rule.h"
 #include "vlmtrain/engine/gradients/gradient_buckets.h"
 #include "vlmtrain/engine/settings/training_settings.h"
@@ -38,8 +39,6 @@ struct ParameterState {
   bool has_fp32_copy() const { return master.defined() && weight.scalar_type() != at::kFloat; }
   /// Returns whether the state has more of the master than the weight.
   bool has_master() const { return has_fp32_copy() || low_bits.defined(); }
-  /// Returns the master: in fp32, in two halves, or if it is rounded stochastically, the weight.
-  nn::StoredTensor get_stored_master() const;
 };
 
 /// A tensor of the saved state. With sharded state, `values` are the elements from `first` on of a
@@ -64,9 +63,9 @@ class OptimizerStateStorage {
  public:
   /// Creates masters with the values of the weights, and zero moments, for the parameters of `store`
   /// that require gradients. `rules` must outlive this object. REQUIRES: `buckets` has the same
-  /// parameters.
+  /// parameters. Throws the exceptions of memory::HostArena::allocate().
   OptimizerStateStorage(const nn::ParameterStore& store, const GradientBuckets& buckets,
-                        const OptimizerSettings& settings, const UpdateRules& rules);
+                        const OptimizerSettings& settings, const UpdateRules& rules, Offload offload);
 
   /// Returns the trained parameters in the order of the gradient buckets.
   const std::vector<ParameterState>& parameters() const { return parameters_; }
@@ -96,9 +95,17 @@ class OptimizerStateStorage {
   /// Moments::compress().
   void compress_chunk(const UpdateGroup& group, const at::Tensor& skipped);
 
+  /// Returns the bytes of state in host memory.
+  int64_t host_bytes() const { return memory_.host_bytes(); }
+
   /// Returns the moments of all parameters, and the masters of 16-bit weights, in the order of a
-  /// saved state. Not copies.
+  /// saved state. Not copies; what is in host memory is a CPU tensor.
   std::vector<OptimizerStateTensor> collect_tensors() const;
+
+  /// Returns the parameter's master, not a copy; what is in host memory is a CPU tensor.
+  nn::StoredTensor get_stored_master(const ParameterState& parameter) const;
+  /// Returns the master of the parameter as a tensor of the saved state.
+  OptimizerStateTensor make_master_state_tensor(const ParameterState& parameter) const;
 
   /// Copies the masters that are whole to their 16-bit weights.
   void copy_masters_to_weights() const;
@@ -112,10 +119,12 @@ class OptimizerStateStorage {
     std::unique_ptr<CompressedStates> states{};  // null: fp32 moments
   };
 
-  void add_master(ParameterState& state, const nn::Parameter& parameter, const OptimizerSettings& settings) const;
+  void add_master(ParameterState& state, const nn::Parameter& parameter, const OptimizerSettings& settings);
+  void add_moments(ParameterState& state);
+  at::Tensor make_zeros(const ParameterState& state, at::ScalarType dtype);
   bool is_in_block_group(const ParameterState& parameter) const;
   bool is_updated_in_chunks(const ParameterState& parameter) const;
-  void make_block_groups(const at::TensorOptions& options);
+  void make_block_groups();
   UpdateTensor make_update_tensor(size_t i, const GradientBuckets& buckets, const at::Tensor& step_counters) const;
   UpdateTensor make_update_slice(const BlockGroup& group, const Chunk& chunk, const ChunkSlice& slice,
                                  const GradientBuckets& buckets, const at::Tensor& step_counters) const;
@@ -124,6 +133,7 @@ class OptimizerStateStorage {
 
   const UpdateRules& rules_;
   at::TensorOptions options_;  // of the weights' device
+  StateMemory memory_;
   OptimizerStateDtype state_dtype_;
   std::vector<ParameterState> parameters_;
   std::optional<MomentTables> tables_;
@@ -131,8 +141,5 @@ class OptimizerStateStorage {
   std::vector<BlockGroup> block_groups_;
   int64_t max_chunk_blocks_ = 0;
 };
-
-/// Returns the master of the parameter as a tensor of the saved state.
-OptimizerStateTensor make_master_state_tensor(const ParameterState& parameter);
 
 }  // namespace vlmtrain::engine

@@ -47,8 +47,9 @@ void round_values_stochastically(at::Tensor from, at::Tensor values, at::Tensor 
 
 at::Tensor StoredTensor::read() const {
   if (!low_bits.defined()) return values;
-  at::Tensor tensor = at::empty(values.sizes(), values.options().dtype(at::kFloat));
-  join_values_out(tensor, values.detach(), low_bits, at::empty(values.sizes(), low_bits.options().dtype(at::kInt)));
+  at::Tensor tensor = at::empty(values.sizes(), low_bits.options().dtype(at::kFloat));
+  join_values_out(tensor, values.detach().to(low_bits.device()), low_bits,
+                  at::empty(values.sizes(), low_bits.options().dtype(at::kInt)));
   return tensor;
 }
 
@@ -61,9 +62,13 @@ void StoredTensor::write(const at::Tensor& tensor) const {
     at::Tensor(values).copy_(tensor);
     return;
   }
-  const at::Tensor copy = tensor.to(values.device(), at::kFloat, /*non_blocking=*/false, /*copy=*/true);
-  split_values(copy.view(values.sizes()), values, low_bits,
+  const at::Tensor copy = tensor.to(low_bits.device(), at::kFloat, /*non_blocking=*/false, /*copy=*/true);
+  const bool has_one_device = values.device() == low_bits.device();
+  at::Tensor upper_half =
+      has_one_device ? values : at::empty(values.sizes(), low_bits.options().dtype(values.scalar_type()));
+  split_values(copy.view(values.sizes()), upper_half, low_bits,
                at::empty(values.sizes(), low_bits.options().dtype(at::kInt)));
+  if (!has_one_device) at::Tensor(values).copy_(upper_half);
 }
 
 }  // namespace vlmtrain::nn

@@ -11,6 +11,7 @@
 #include "vlmtrain/memory/allocation_trace.h"
 #include "vlmtrain/memory/device.h"
 #include "vlmtrain/memory/out_of_memory.h"
+#include "vlmtrain/planner/communication.h"
 #include "vlmtrain/planner/split_plan.h"
 
 namespace vlmtrain::planner {
@@ -59,6 +60,21 @@ class DryRunner {
   }
 
  private:
+  static const memory::GpuSpec& get_gpu() {
+    return *memory::find_gpu_spec(vgpu::find_virtual_gpu_interface()->gpu_name());
+  }
+
+  /// Returns the recorded costs. An update of state in host memory takes at least as long as the link.
+  static StepCosts compute_costs(const CostRecorder& recorder, const DryRunSession& session) {
+    StepCosts costs = recorder.costs();
+    const double link_seconds =
+        static_cast<double>(session.training_state().optimizer.host_bytes()) / get_host_link_bandwidth(get_gpu());
+    const double wait_seconds = std::max(0.0, link_seconds - costs.optimizer.seconds);
+    costs.optimizer.seconds += wait_seconds;
+    costs.total.seconds += wait_seconds;
+    return costs;
+  }
+
   void dry_run() {
     DryRunSession session(job_, device_, request_.with_training);
     const size_t first_step_event_index = trace_ ? trace_->events().size() : 0;
@@ -75,15 +91,15 @@ class DryRunner {
       }
       std::optional<CostRecorder> recorder;
       if (request_.with_step_seconds || (request_.with_costs && is_last)) {
-        const memory::GpuSpec& gpu = *memory::find_gpu_spec(vgpu::find_virtual_gpu_interface()->gpu_name());
-        recorder.emplace(memory::scale_multiprocessors(gpu, memory::get_device_properties(device_).num_multiprocessors),
-                         engine::to_dtype(job_.precision));
+        recorder.emplace(
+            memory::scale_multiprocessors(get_gpu(), memory::get_device_properties(device_).num_multiprocessors),
+            engine::to_dtype(job_.precision));
       }
       engine::StepLayout layout = make_step_layout(request_.step_config, expand_groups(samples));
       if (!request_.micro_batch_splits.empty()) layout.split = request_.micro_batch_splits[i];
       session.step(samples, layout);
-      if (recorder && is_last && request_.with_costs) result_.costs = recorder->costs();
-      if (request_.with_step_seconds) result_.step_seconds.push_back(recorder->costs().total.seconds);
+      if (recorder && is_last && request_.with_costs) result_.costs = compute_costs(*recorder, session);
+      if (request_.with_step_seconds) result_.step_seconds.push_back(compute_costs(*recorder, session).total.seconds);
       const auto memory = memory::get_device_memory_stats(device_);
       result_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
       memory::reset_peak_memory_stats(device_);
@@ -107,6 +123,7 @@ class DryRunner {
                      .num_parameters = session.model().parameters().count_elements(),
                      .num_trainable_parameters = session.training_state().optimizer.count_trained_elements(),
                      .host_table_bytes = session.model().parameters().host_table_bytes(),
+                     .host_state_bytes = session.training_state().optimizer.host_bytes(),
                      .timeline = {}};
     if (request_.with_timeline) result_.detail->timeline = make_timeline(trace_->events(), last_step_event_index);
   }

@@ -107,7 +107,8 @@ DryRunSession::DryRunSession(const Job& job, at::Device device, bool with_traini
     : device_(device), objective_(engine::make_objective(job.objective)), model_(build_model(job, device)) {
   if (!with_training) return;
   training_state_ =
-      std::make_unique<engine::TrainingState>(*model_, job.optimizer, objective_->num_gradient_groups(), job.shard());
+      std::make_unique<engine::TrainingState>(*model_, job.optimizer, objective_->num_gradient_groups(), job.shard(),
+                                              job.offload);
   consensus_ = std::make_unique<RecordingConsensus>(training_state_->gradient_buckets, job, step_collectives_);
   if (job.world_size > 1) training_state_->set_consensus(*consensus_);
 }

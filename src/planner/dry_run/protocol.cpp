@@ -125,7 +125,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCollectives, gradient_reductions, num_ove
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTimelinePoint, bytes_by_component, reserved_bytes, tag, is_backward)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DryRunDetail, peak, num_vision_blocks, num_language_blocks, num_parameters,
-                                   num_trainable_parameters, host_table_bytes, timeline)
+                                   num_trainable_parameters, host_table_bytes, host_state_bytes, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
   json = {{"model", encode_path(job.model)},
@@ -140,7 +140,8 @@ void to_json(nlohmann::json& json, const Job& job) {
           {"rank", job.rank},
           {"nodes", job.num_nodes},
           {"sharding", job.sharding},
-          {"per_layer_tables", job.per_layer_tables}};
+          {"per_layer_tables", job.per_layer_tables},
+          {"offload", job.offload}};
   // Replaces the path that nlohmann's own conversion wrote, which may not be UTF-8.
   if (job.lora) json["lora"]["adapter"] = encode_path(job.lora->adapter);
 }
@@ -160,6 +161,7 @@ void from_json(const nlohmann::json& json, Job& job) {
   json.at("nodes").get_to(job.num_nodes);
   json.at("sharding").get_to(job.sharding);
   json.at("per_layer_tables").get_to(job.per_layer_tables);
+  json.at("offload").get_to(job.offload);
 }
 
 void to_json(nlohmann::json& json, const DryRunRequest& request) {

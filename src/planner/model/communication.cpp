@@ -104,6 +104,11 @@ Interconnect make_interconnect(const memory::GpuSpec& gpu, int64_t world_size, i
           .uses_nvlink = uses_nvlink};
 }
 
+double get_host_link_bandwidth(const memory::GpuSpec& gpu) {
+  constexpr double kLinkEfficiency = 0.8;
+  return kLinkEfficiency * get_pcie_bandwidth(gpu.architecture);
+}
+
 int64_t CommunicationEstimate::bytes() const {
   return sum_over_step(*this, [](const CollectiveCall& call) { return call.bytes; });
 }

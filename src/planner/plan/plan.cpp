@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 
+#include "planner/plan/offload.h"
 #include "planner/search/config_search.h"
 #include "planner/search/plan_split.h"
 #include "planner/suggestions/plan_suggestions.h"
@@ -235,11 +236,16 @@ Plan make_plan_with_auto_tables(const PlanRequest& original_request) {
   return std::move(plan);
 }
 
+Plan make_plan_with_fixed_offload(const PlanRequest& request) {
+  return request.auto_per_layer_tables ? make_plan_with_auto_tables(request) : make_plan_with_fixed_tables(request);
+}
+
 }  // namespace
 
 Plan make_plan(const PlanRequest& request) {
-  Plan plan =
-      request.auto_per_layer_tables ? make_plan_with_auto_tables(request) : make_plan_with_fixed_tables(request);
+  Plan plan = request.auto_offload ? make_plan_with_auto_offload(request, make_plan_with_fixed_offload)
+                                   : make_plan_with_fixed_offload(request);
+  if (plan.fits) check_host_memory(plan, request);
   if (plan.fits && request.evaluation) {
     StepConfig step_config = plan.best_estimate.step_config;
     if (plan.split) step_config.memory_cost_table = plan.split->table;

@@ -82,6 +82,15 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
       ValueCheck<std::string>{"auto, none, all, a number of blocks, two as V+L or three as V+L/A",
                               is_valid_recompute_option});
   table.add_enum(
+      keys::memory::kOffload, options.offload,
+      {{"none", engine::Offload::kNone}, {"optimizer", engine::Offload::kOptimizer}, {"auto", std::nullopt}},
+      {.doc = "Training state in page-locked host memory. `optimizer`: masters and moments of AdamW, which the GPU "
+              "updates in place over the link ([offloading](../how-to/offload.md)). `auto`: `optimizer` where the run "
+              "does not fit otherwise. No effect on the CPU.",
+       .resume = ResumeRule::kFree,
+       .hints = {{.names = {"offload_optimizer", "offload_optimizer_device", "cpu_offload", "fsdp_offload_params"},
+                  .text = "memory.offload: optimizer keeps masters and moments in host memory"}}});
+  table.add_enum(
       keys::memory::kPerLayerEmbeddings, options.per_layer_embeddings,
       {{"device", nn::TablePlacement::kDevice}, {"host", nn::TablePlacement::kHost}, {"auto", std::nullopt}},
       {.doc =

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "vlmtrain/base/option_keys.h"
+#include "vlmtrain/base/text_format.h"
 #include "vlmtrain/models/checkpoint_info.h"
 
 namespace vlmtrain::planner {
@@ -80,6 +81,37 @@ bool use_8_bit_optimizer_state(JobChange& change) {
   return true;
 }
 
+/// Returns the bytes of masters and moments that memory.offload moves, per weight that AdamW updates.
+int64_t compute_state_bytes_per_weight(const Job& job) {
+  const int64_t moments = job.optimizer.state_dtype == engine::OptimizerStateDtype::kFp32   ? 8
+                          : job.optimizer.state_dtype == engine::OptimizerStateDtype::kBf16 ? 4
+                                                                                            : 2;
+  if (job.lora) return moments;  // adapters are their own masters
+  switch (job.optimizer.choose_master_weights(/*is_cuda=*/true, job.precision == engine::Precision::kBf16)) {
+    case engine::MasterWeights::kFp32:
+      return moments + (job.precision == engine::Precision::kFp32 ? 0 : 4);
+    case engine::MasterWeights::kSplit:
+      return moments + 2;
+    case engine::MasterWeights::kStochastic:
+      break;
+  }
+  return moments;
+}
+
+bool move_optimizer_state_to_host(const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& change) {
+  Job& job = change.job;
+  if (plan_inputs.host_link_bandwidth == 0 || job.offload != engine::Offload::kNone) return false;
+  const int64_t host_bytes =
+      plan_inputs.num_trained_parameters * compute_state_bytes_per_weight(job) / job.shard().count;
+  if (plan_inputs.host_memory_bytes && host_bytes > *plan_inputs.host_memory_bytes) return false;
+  job.offload = engine::Offload::kOptimizer;
+  change.arguments.push_back(fmt::format("{}={}", keys::memory::kOffload, engine::to_string(job.offload)));
+  change.description =
+      fmt::format("keeps masters and moments in host memory, about {:.1f} GB, and takes {:.2f} s per step for it",
+                  to_gigabytes(host_bytes), static_cast<double>(host_bytes) / plan_inputs.host_link_bandwidth);
+  return true;
+}
+
 bool freeze_vision_tower(JobChange& change) {
   auto& frozen_parts = change.job.frozen_parts;
   // A part of the model has to be trained.
@@ -128,6 +160,7 @@ std::vector<JobChange> list_same_parameter_changes(const ChangeEvaluator::PlanIn
   return list_applicable_changes(
       plan_inputs, move_tables_to_host, shard_optimizer_state, shard_weights,
       [&](JobChange& change) { return use_16_bit_precision(plan_inputs, change); }, use_8_bit_optimizer_state,
+      [&](JobChange& change) { return move_optimizer_state_to_host(plan_inputs, change); },
       [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kInt8, change); },
       [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kNf4, change); });
 }

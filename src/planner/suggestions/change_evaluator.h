@@ -25,6 +25,9 @@ class ChangeEvaluator {
     const std::vector<SampleLimit>& sample_limits;
     const FlagSyntax& flags;
     bool has_bf16 = true;  ///< the device supports bf16; otherwise suggestions propose fp16
+    int64_t num_trained_parameters = 0;
+    double host_link_bandwidth = 0;  ///< bytes per second in each direction; 0 on a host
+    std::optional<int64_t> host_memory_bytes = std::nullopt;  ///< PlanRequest::host_memory_bytes
   };
 
   explicit ChangeEvaluator(const PlanInputs& plan_inputs) : plan_inputs_(plan_inputs) {}

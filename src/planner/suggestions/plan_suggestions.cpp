@@ -12,6 +12,7 @@
 #include "planner/suggestions/suggestions.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/planner/communication.h"
 
 namespace vlmtrain::planner {
 
@@ -26,6 +27,12 @@ bool supports_bf16(const PlanTarget& target) {
   return gpu == nullptr || supports_precision(*gpu->gpu, engine::Precision::kBf16);
 }
 
+/// Returns 0 on a host.
+double find_host_link_bandwidth(const PlanTarget& target) {
+  const auto* const gpu = std::get_if<TargetGpu>(&target);
+  return gpu == nullptr ? 0 : get_host_link_bandwidth(*gpu->gpu);
+}
+
 }  // namespace
 
 PlanChangeEvaluator::PlanChangeEvaluator(const PlanRequest& request, const Plan& plan, PlanEvaluator& evaluator)
@@ -34,7 +41,10 @@ PlanChangeEvaluator::PlanChangeEvaluator(const PlanRequest& request, const Plan&
                        .constraints = request.constraints,
                        .sample_limits = request.sample_limits,
                        .flags = request.flags,
-                       .has_bf16 = supports_bf16(request.target)}),
+                       .has_bf16 = supports_bf16(request.target),
+                       .num_trained_parameters = plan.detail.num_trainable_parameters,
+                       .host_link_bandwidth = find_host_link_bandwidth(request.target),
+                       .host_memory_bytes = request.host_memory_bytes}),
       request_(request),
       plan_(plan),
       evaluator_(evaluator) {}

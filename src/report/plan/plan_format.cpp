@@ -124,6 +124,15 @@ std::string format_communication(const planner::Plan& plan) {
                      format_gigabytes(peak_rank_step->peaks.reserved_bytes + plan.limit.overhead_bytes()));
 }
 
+/// Returns the page-locked host memory and its contents.
+std::string format_host_memory(const planner::Plan& plan) {
+  std::vector<std::string_view> contents;
+  if (plan.detail.host_state_bytes > 0) contents.emplace_back("masters and moments");
+  if (plan.detail.host_table_bytes > 0) contents.emplace_back("per-layer embeddings");
+  return fmt::format("{} of page-locked host memory{} for {}", format_gigabytes(plan.detail.host_bytes()),
+                     plan.workload.world_size > 1 ? " per rank" : "", fmt::join(contents, " and "));
+}
+
 std::string format_step_config(const planner::Plan& plan) {
   const planner::StepConfig& step_config = plan.best_estimate.step_config;
   const std::string vision_pass = has_vision_tower(plan.detail) ? format_vision_pass(plan) + ", " : "";
@@ -232,11 +241,7 @@ Table make_plan_facts(const planner::Plan& plan) {
   add("GPU", format_gpu(plan));
   add("margin", format_memory_margin(plan));
   add("context", format_cuda_context(plan));
-  if (plan.detail.host_table_bytes > 0) {
-    add("host",
-        fmt::format("{} of page-locked host memory for per-layer embeddings{}",
-                    format_gigabytes(plan.detail.host_table_bytes), plan.workload.world_size > 1 ? ", per rank" : ""));
-  }
+  if (plan.detail.host_bytes() > 0) add("host", format_host_memory(plan));
   add("step", format_step_config(plan));
   if (plan.evaluation) add("eval", format_evaluation(*plan.evaluation));
   if (plan.communication_estimate) add("ranks", format_communication(plan));

@@ -30,15 +30,25 @@ namespace vlmtrain::train {
 
 namespace {
 
-/// Copies of tensors in host memory. A tensor that is requested twice is copied once.
+/// Returns whether a tensor of the optimizer's state does not change until the next update, for which
+/// asynchronous saving makes training wait.
+bool is_saved_in_place(const at::Tensor& tensor, const engine::Optimizer& optimizer) {
+  return optimizer.host_bytes() > 0 && tensor.is_cpu();
+}
+
+/// Copies of tensors in host memory, or the tensors themselves if they are saved in place. A tensor that
+/// is requested twice is copied once.
 class HostCopyCache {
  public:
+  explicit HostCopyCache(const engine::Optimizer& optimizer) : optimizer_(optimizer) {}
+
   nn::StoredTensor get(const nn::StoredTensor& tensor) {
     return {get(tensor.values), tensor.low_bits.defined() ? get(tensor.low_bits) : at::Tensor()};
   }
 
  private:
   const at::Tensor& get(const at::Tensor& tensor) {
+    if (is_saved_in_place(tensor, optimizer_)) return tensor;
     auto& [original, host_copy] = host_copies_[tensor.unsafeGetTensorImpl()];
     if (!host_copy.defined()) {
       original = tensor;
@@ -50,6 +60,7 @@ class HostCopyCache {
   struct Entry {
     at::Tensor original, host_copy;  // the original is kept so that its address stays unique
   };
+  const engine::Optimizer& optimizer_;
   std::map<const at::TensorImpl*, Entry> host_copies_;
 };
 
@@ -100,7 +111,7 @@ CheckpointContent make_checkpoint_content(const RunState& state, const models::V
   auto master_weights = optimizer.master_weights();
   auto tensors = optimizer.state();
   if (values == ParameterValueStorage::kCopied) {
-    HostCopyCache copies;
+    HostCopyCache copies(optimizer);
     for (auto* list : {&master_weights, &tensors}) {
       for (auto& [name, tensor] : *list) tensor = copies.get(tensor);
     }
@@ -125,8 +136,10 @@ int64_t compute_host_copy_bytes(const engine::Optimizer& optimizer) {
   std::map<const at::TensorImpl*, int64_t> bytes;
   for (const auto& tensors : {optimizer.master_weights(), optimizer.state()}) {
     for (const auto& [name, tensor] : tensors) {
-      for (const at::Tensor& part : {tensor.values, tensor.low_bits})
-        bytes[part.unsafeGetTensorImpl()] = part.defined() ? static_cast<int64_t>(part.nbytes()) : 0;
+      for (const at::Tensor& part : {tensor.values, tensor.low_bits}) {
+        if (part.defined() && !is_saved_in_place(part, optimizer))
+          bytes[part.unsafeGetTensorImpl()] = static_cast<int64_t>(part.nbytes());
+      }
     }
   }
   int64_t sum = 0;

@@ -203,6 +203,12 @@ void RunSaver::poll() {
   if (pending_write_.valid() && pending_write_.wait_until(kPastTimePoint) == std::future_status::ready) finish();
 }
 
+void RunSaver::wait_until_state_may_change() {
+  if (!pending_write_.valid() || run_.training->optimizer.host_bytes() == 0) return;
+  const ScopedStopwatch timer(save_seconds_);
+  pending_write_.wait();
+}
+
 void RunSaver::finish() {
   if (!pending_write_.valid()) return;
   const SavedCheckpoint saved = [this] {

@@ -84,6 +84,9 @@ class RunSaver {
   /// Reports a checkpoint that was completed since the last call; does not wait. Called between
   /// steps.
   void poll();
+  /// Waits for a checkpoint that is written from optimizer state in host memory without copies. Called
+  /// before each update.
+  void wait_until_state_may_change();
   /// Waits until a checkpoint that is being written is complete, and reports it.
   void finish();
 

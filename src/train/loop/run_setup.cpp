@@ -69,8 +69,15 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   job.num_nodes = ranks.compute_num_replicas(config.distributed.sharding);
   has_videos_ = sample_index.shapes.has_videos();
   const auto workload = make_workload(sample_index, *order, config, ranks.world_size());
+  if (device.is_cpu() && config.memory.offload.value_or(engine::Offload::kNone) != engine::Offload::kNone) {
+    spdlog::warn("{} has no effect: on the CPU, all state is in host memory", keys::memory::kOffload);
+    job.offload = engine::Offload::kNone;
+  }
   make_plans(config, device, job, workload, sample_index.decode_bytes);
-  if (plan) job.per_layer_tables = plan->per_layer_tables();
+  if (plan) {
+    job.per_layer_tables = plan->per_layer_tables();
+    job.offload = plan->offload();
+  }
   if (evaluation_set) plan_evaluation(config);
   load(config, device, job);
   if (ranks.is_main_process() && !is_dry_run() && !hold_out_sources.empty())
@@ -376,7 +383,7 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
   step_config.recompute =
       models::clamp_recompute_counts(step_config.recompute, {model->num_vision_blocks(), model->num_language_blocks()});
   training = std::make_unique<engine::TrainingState>(
-      *model, job.optimizer, engine::make_objective(job.objective)->num_gradient_groups(), job.shard());
+      *model, job.optimizer, engine::make_objective(job.objective)->num_gradient_groups(), job.shard(), job.offload);
   if (!checkpoint) return;
   if (changes.empty()) {
     load_optimizer_state(*checkpoint, training->optimizer);

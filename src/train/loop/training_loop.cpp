@@ -288,6 +288,7 @@ bool TrainingLoop::should_end_training() {
 
 engine::LearningRates TrainingLoop::compute_step_learning_rates(const PlannedStep& step) {
   finish_pending_report();
+  saver_.wait_until_state_may_change();
   learning_rates_ = compute_learning_rates(
       config_.training, run_.compute_schedule_factor() *
                             compute_step_lr_factor(config_.training, count_batch_tokens(step.batch.samples)));

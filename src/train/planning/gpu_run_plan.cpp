@@ -8,6 +8,7 @@
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/planner/backend.h"
 #include "vlmtrain/report/plan_text.h"
 #include "vlmtrain/vgpu/interface.h"
@@ -72,6 +73,13 @@ std::optional<PastRunMeasurements> load_gpu_past_runs(const planner::TargetGpu& 
   return load_past_runs(find_past_runs_file(), get_gpu_run_environment(target.device_name));
 }
 
+/// Returns the host memory that this machine has free; nullopt on a virtual GPU, whose host memory is
+/// not used.
+std::optional<int64_t> find_free_host_bytes() {
+  if (planner::is_on_virtual_gpu()) return std::nullopt;
+  return memory::get_available_host_memory().bytes - memory::get_resident_bytes();
+}
+
 /// Plans with the saved recomputation if it fits, and otherwise chooses it again. Slightly less
 /// memory than at the first start is no reason to recompute other blocks.
 planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const SavedPlan& saved_plan) {
@@ -103,6 +111,7 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   auto request = make_plan_request(config, job, planner::make_target_gpu(memory::get_device_properties(device)),
                                    std::move(workload));
   request.sample_limits = std::move(limits);
+  request.host_memory_bytes = find_free_host_bytes();
   past_runs_ = load_gpu_past_runs(request.gpu());
   if (past_runs_) calibrate_with_past_runs(request.gpu(), *past_runs_);
   request.with_split_plan = split_source == MicroBatchSplitSource::kPlanner;

@@ -66,7 +66,8 @@ planner::Job make_training_job(const Config& config, const engine::TaskSettings&
           .optimizer = make_optimizer_settings(config),
           .objective = {.tasks = tasks, .masks = get_mask_loss_weights(config)},
           .sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone),
-          .per_layer_tables = config.memory.per_layer_embeddings.value_or(nn::TablePlacement::kDevice)};
+          .per_layer_tables = config.memory.per_layer_embeddings.value_or(nn::TablePlacement::kDevice),
+          .offload = config.memory.offload.value_or(engine::Offload::kNone)};
 }
 
 planner::PlanRequest make_plan_request(const Config& config, planner::Job job, planner::PlanTarget target,
@@ -76,6 +77,7 @@ planner::PlanRequest make_plan_request(const Config& config, planner::Job job, p
           .auto_sharding = !config.distributed.sharding && config.training.batch_and_tasks.gradient_conflicts !=
                                                                engine::GradientConflictMethod::kPcGrad,
           .auto_per_layer_tables = !config.memory.per_layer_embeddings,
+          .auto_offload = !config.memory.offload,
           .target = std::move(target),
           .mode = config.memory.mode,
           .limit_gigabytes = config.memory.limit_gb,

@@ -42,7 +42,8 @@ TEST_P(EightBitCodes, MatchBitsandbytes) {
   const int64_t blocks = values.size(0);
   const int64_t moment = GetParam().find("squares") == std::string::npos ? 0 : 1;
   const MomentTables tables(OptimizerStateDtype::k8Bit, kOptions);
-  const auto moments = make_moments(OptimizerStateDtype::k8Bit, blocks + 1, tables, kOptions);
+  StateMemory memory(kOptions, /*is_on_host=*/false);
+  const auto moments = make_moments(OptimizerStateDtype::k8Bit, blocks + 1, tables, memory);
   const ChunkBuffers buffers =
       ChunkBuffers({.state_dtype = OptimizerStateDtype::k8Bit}, blocks + 1, kOptions).narrow_blocks(blocks);
   buffers.values.fill_(7.0).select(0, moment).copy_(values);
@@ -170,7 +171,8 @@ TEST(Chunks, KeepElementsApart) {
   const MomentTables tables(OptimizerStateDtype::kBf16, kOptions);
   const ChunkBuffers buffers({.state_dtype = OptimizerStateDtype::kBf16}, kChunkBlocks, kOptions);
   const BlockLayout layout(elements);
-  CompressedStates states(layout, OptimizerStateDtype::kBf16, tables, kOptions);
+  StateMemory memory(kOptions, /*is_on_host=*/false);
+  CompressedStates states(layout, OptimizerStateDtype::kBf16, tables, memory);
   const auto number = [](const ChunkSlice& slice) {
     return (at::arange(slice.first, slice.first + slice.count, at::kFloat) + 7 * static_cast<double>(slice.tensor))
         .remainder(256);
@@ -197,7 +199,8 @@ TEST(Bf16States, AreRoundedStochastically) {
   constexpr int64_t kBlocks = 64;
   for (const double sign : {1.0, -1.0}) {
     const MomentTables tables(OptimizerStateDtype::kBf16, kOptions);
-    const auto moments = make_moments(OptimizerStateDtype::kBf16, kBlocks, tables, kOptions);
+    StateMemory memory(kOptions, /*is_on_host=*/false);
+    const auto moments = make_moments(OptimizerStateDtype::kBf16, kBlocks, tables, memory);
     const ChunkBuffers buffers({.state_dtype = OptimizerStateDtype::kBf16}, kBlocks, kOptions);
     constexpr double kLower = 1.0, kUpper = 1.0078125, kShare = 0.25;
     const double value = sign * (kLower + kShare * (kUpper - kLower));

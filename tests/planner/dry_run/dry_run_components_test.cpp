@@ -38,11 +38,19 @@ int64_t compute_moment_bytes(const nn::Parameter& parameter, engine::OptimizerSt
   return 2 * elements * 4;
 }
 
-/// Per moment: values in fp32 and integers, of 16.8 million elements; with 8 bits two numbers per
-/// block, and a table of all pairs of codes.
-int64_t compute_chunk_bytes(engine::OptimizerStateDtype states) {
+/// Masters of bf16 weights are split unless they are small.
+int64_t compute_master_bytes(const nn::Parameter& parameter, engine::Precision precision) {
+  if (precision == engine::Precision::kFp32) return 0;
+  return parameter.elements() * (precision == engine::Precision::kBf16 && parameter.elements() >= 4096 ? 2 : 4);
+}
+
+/// Of 16.8 million elements: per moment, values in fp32 and integers; masters, and integers without
+/// moments. With 8 bits two numbers per block, and a table of all pairs of codes.
+int64_t compute_chunk_bytes(engine::OptimizerStateDtype states, engine::Precision precision) {
   constexpr int64_t kElements = int64_t{16} << 20;
-  const int64_t buffers = 2 * kElements * (4 + 4);
+  const int64_t masters = precision == engine::Precision::kBf16 ? 4 * kElements : 0;
+  if (states == engine::OptimizerStateDtype::kFp32) return 2 * masters;
+  const int64_t buffers = 2 * kElements * (4 + 4) + masters;
   if (states == engine::OptimizerStateDtype::kBf16) return buffers;
   return buffers + 2 * kElements / 256 * (4 + 4) + 2 * 65536 * 8;
 }
@@ -61,7 +69,6 @@ TEST_P(ComponentsTest, MatchTheNumberOfElements) {
   job.frozen_parts = GetParam().frozen_parts;
   job.optimizer.state_dtype = GetParam().states;
   job.disabled_kernels = list_all_kernels();
-  const bool has_masters = job.precision != engine::Precision::kFp32;
   const DryRunResult result = dry_run(job, make_step_config(1), 1);
   const DryRunDetail& detail = *result.detail;
 
@@ -71,12 +78,14 @@ TEST_P(ComponentsTest, MatchTheNumberOfElements) {
   int64_t trained = 0;
   int64_t tensors = 0;
   int64_t moments = 0;
+  int64_t masters = 0;
   for (const auto& parameter : built->parameters().all()) {
     total += parameter.tensor.numel();
     ++tensors;
     if (!parameter.tensor.requires_grad()) continue;
     trained += parameter.tensor.numel();
     moments += compute_moment_bytes(parameter, job.optimizer.state_dtype);
+    masters += compute_master_bytes(parameter, job.precision);
   }
   EXPECT_EQ(detail.num_parameters, total);
   EXPECT_EQ(detail.num_trainable_parameters, trained);
@@ -88,12 +97,11 @@ TEST_P(ComponentsTest, MatchTheNumberOfElements) {
     EXPECT_GE(used_bytes, bytes) << memory::to_string(component);
     EXPECT_LE(used_bytes, bytes + 512 * tensors_of_it + kMiB) << memory::to_string(component);
   };
-  expect_close(Component::kWeights, total * (has_masters ? 2 : 4), tensors);
+  expect_close(Component::kWeights, total * (job.precision == engine::Precision::kFp32 ? 4 : 2), tensors);
   expect_close(Component::kGradients, trained * 4, tensors);
-  // Two moments, and master weights for 16-bit weights. The step needs a little more for the norm.
-  if (job.optimizer.state_dtype != engine::OptimizerStateDtype::kFp32)
-    moments += compute_chunk_bytes(job.optimizer.state_dtype);
-  expect_close(Component::kOptimizer, trained * (has_masters ? 4 : 0) + moments, 4 * tensors);
+  // The step needs a little more for the norm.
+  expect_close(Component::kOptimizer, masters + moments + compute_chunk_bytes(job.optimizer.state_dtype, job.precision),
+               4 * tensors);
 }
 
 /// The fused kernel updates compressed states in place, while ATen decompresses chunks of them.
@@ -109,7 +117,7 @@ TEST_P(ComponentsTest, FusedKernelsNeedNoChunks) {
   job.disabled_kernels = list_all_kernels();
   const int64_t aten_bytes = find_max_bytes(*dry_run(job, make_step_config(1), 1).detail, Component::kOptimizer);
   constexpr int64_t kTables = kMiB;  // of 8 bits: of all pairs of codes
-  EXPECT_NEAR(fused_bytes + compute_chunk_bytes(job.optimizer.state_dtype), aten_bytes, 2 * kTables);
+  EXPECT_NEAR(fused_bytes + compute_chunk_bytes(job.optimizer.state_dtype, job.precision), aten_bytes, 2 * kTables);
 }
 
 INSTANTIATE_TEST_SUITE_P(

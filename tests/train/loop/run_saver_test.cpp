@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <future>
 #include <limits>
 #include <map>
 #include <thread>
@@ -252,6 +255,36 @@ TEST_F(RunSaverTest, CopiesTakeTheComputedBytes) {
   EXPECT_LT(count.live_bytes(), 0.7 * static_cast<double>(compute_host_copy_bytes(run.training->optimizer)));
   io::write_safetensors(folder() / "optimizer.safetensors", content.optimizer);
   EXPECT_EQ(count.live_bytes(), 0);
+}
+
+TEST_F(RunSaverTest, StateInHostMemoryIsWrittenInPlaceBeforeItChanges) {
+  start_run();
+  run_->training.reset();
+  run_->training = std::make_unique<engine::TrainingState>(*run_->model, engine::OptimizerSettings{}, 1,
+                                                           engine::Shard{}, engine::Offload::kOptimizer);
+  const int64_t state_bytes = run_->training->optimizer.host_bytes();
+  ASSERT_GT(state_bytes, 0);
+  make_saver(AsyncSaveMode::kNever)->save(/*goes_on=*/true);
+  const auto expected = read_files(checkpoint());
+  const fs::path saved = checkpoint();
+  fs::remove_all(saved);
+
+  const auto async_saver = make_saver(AsyncSaveMode::kAlways);
+  std::promise<void> has_begun;
+  std::atomic<bool> is_blocked = true;
+  const std::jthread writes_are_blocked([&] {
+    const auto write_block = io::lock_and_remove_temp_files();
+    has_begun.set_value();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    is_blocked = false;
+  });
+  has_begun.get_future().wait();
+  async_saver->save(/*goes_on=*/true);
+  async_saver->wait_until_state_may_change();
+  EXPECT_FALSE(is_blocked);
+  step();
+  async_saver->finish();
+  EXPECT_EQ(read_files(saved), expected);
 }
 
 TEST(CheckpointLockTest, IsReleasedByAnotherThread) {

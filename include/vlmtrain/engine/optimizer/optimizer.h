@@ -96,9 +96,12 @@ GradientLayout::UndividedPredicate find_undivided_parameters(const nn::Parameter
 class Optimizer {
  public:
   /// Creates the state of all parameters of `store` that require gradients. Reads the gradients of
-  /// group 0 of `buckets`. REQUIRES: the weights are loaded; `buckets` has the same parameters and
-  /// outlives this object.
-  Optimizer(const nn::ParameterStore& store, GradientBuckets& buckets, const OptimizerSettings& settings);
+  /// group 0 of `buckets`. With `offload`, the state of parameters that AdamW updates is in host memory,
+  /// except for that of less than 4,096 elements and the scales of 8-bit moments. REQUIRES: the weights are
+  /// loaded; `buckets` has the same parameters and outlives this object. Throws the exceptions of
+  /// memory::HostArena::allocate().
+  Optimizer(const nn::ParameterStore& store, GradientBuckets& buckets, const OptimizerSettings& settings,
+            Offload offload = Offload::kNone);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -128,7 +131,8 @@ class Optimizer {
   /// the device, not a copy; undefined without a loss scale.
   at::Tensor loss_scale() const;
 
-  /// Returns the state by name. The tensors are not copies; masters may be in two halves: `steps` (fp32 [parameters],
+  /// Returns the state by name. The tensors are not copies; those in host memory are CPU tensors, which may be
+  /// read until apply_update(). Masters may be in two halves: `steps` (fp32 [parameters],
   /// step counters), the state of the loss scale, `MOMENT.NAME` for each moment of the parameter's rule (AdamW:
   /// `first_moment`, `second_moment`), and for 16-bit weights `master.NAME`, unless they are rounded stochastically.
   /// Compressed moments are [blocks, 256] with a padded last block: bf16, or uint8 with fp32 `first_moment_absmax.NAME`
@@ -156,6 +160,8 @@ class Optimizer {
                                      const std::string& source);
 
   const Shard& shard() const { return buckets_.shard(); }
+  /// Returns the bytes of state in host memory. An update reads and writes all of them once.
+  int64_t host_bytes() const;
   /// Returns the number of trained elements of the whole model, on every rank.
   int64_t count_trained_elements() const;
 

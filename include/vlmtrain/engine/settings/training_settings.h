@@ -73,6 +73,17 @@ constexpr bool shards_blocks(ShardingStrategy sharding) {
   return sharding == ShardingStrategy::kFull || sharding == ShardingStrategy::kHybrid;
 }
 
+/// The training state that is in host memory (memory.offload). No effect on the CPU.
+enum class Offload {
+  kNone,
+  kOptimizer,  ///< masters and moments of AdamW, which the GPU reads and writes in place (memory::HostArena)
+};
+
+/// Returns the value of `memory.offload`: "none", "optimizer".
+constexpr const char* to_string(Offload offload) {
+  return offload == Offload::kOptimizer ? "optimizer" : "none";
+}
+
 /// The settings of a step for the tasks of its samples (data::Sample::task_index).
 struct TaskSettings {
   int64_t num_tasks = 0;                ///< of the run; below 2, tasks are not distinguished

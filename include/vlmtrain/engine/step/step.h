@@ -43,9 +43,9 @@ struct TrainingState {
   /// Allocates the state. `num_gradient_groups` is Objective::num_gradient_groups(). `shard` is
   /// this rank's shard of moments and masters, and of sharded blocks. REQUIRES: the weights are
   /// loaded, and components are frozen (models::freeze_parts); `trained_model` outlives this
-  /// object.
+  /// object. Throws the exceptions of Optimizer.
   TrainingState(models::VisionLanguageModel& trained_model, const OptimizerSettings& settings,
-                int64_t num_gradient_groups = 1, Shard shard = {})
+                int64_t num_gradient_groups = 1, Shard shard = {}, Offload offload = Offload::kNone)
       : model(trained_model),
         gradient_buckets(trained_model.parameters(), num_gradient_groups, shard,
                          find_undivided_parameters(trained_model.parameters(), settings)),
@@ -56,7 +56,7 @@ struct TrainingState {
         sharded_blocks(trained_model.parameters().shard().covers_all()
                            ? nullptr
                            : std::make_unique<ShardedBlocks>(trained_model.parameters(), gradient_reducer)),
-        optimizer(trained_model.parameters(), gradient_buckets, settings) {}
+        optimizer(trained_model.parameters(), gradient_buckets, settings, offload) {}
 
   /// Makes the following steps reduce gradients over the ranks of `consensus`, which must outlive
   /// this object. REQUIRES: called before the first step if there are several ranks.

@@ -24,13 +24,14 @@ void split_values(at::Tensor from, at::Tensor values, at::Tensor low_bits, at::T
 void round_values_stochastically(at::Tensor from, at::Tensor values, at::Tensor scratch,
                                  const at::Generator& generator);
 
-/// A tensor that is stored as it is, or an fp32 tensor in two halves.
+/// A tensor that is stored as it is, or an fp32 tensor in two halves, which may be on different devices.
 struct StoredTensor {
   at::Tensor values;      ///< the tensor, or its bf16 half
   at::Tensor low_bits{};  ///< the other half; undefined if the tensor is stored as it is
 
   at::ScalarType dtype() const { return low_bits.defined() ? at::kFloat : values.scalar_type(); }
-  /// Returns the tensor: `values`, not a copy, or a new tensor that joins both halves on their device.
+  /// Returns the tensor: `values`, not a copy, or a new tensor that joins both halves, on the device of
+  /// `low_bits`.
   at::Tensor read() const;
   /// Returns read() in host memory. Halves are joined there, so that the device needs no memory.
   at::Tensor read_on_host() const;
