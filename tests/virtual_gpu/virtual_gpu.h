@@ -45,6 +45,7 @@ inline void expect_accepted_without_synchronization() {
   EXPECT_EQ(result.num_stream_synchronizations, 0U);
   EXPECT_EQ(result.num_device_synchronizations, 0U);
   EXPECT_EQ(result.num_blocking_copies, 0U);
+  EXPECT_EQ(result.num_copy_races, 0U);
 }
 
 /// Returns launches by the kernel's mangled name.

@@ -32,6 +32,7 @@ struct GpuCounters {
   uint64_t num_device_synchronizations = 0;
   CopyStatistics side_stream_copies;  ///< host-to-device copies on a stream other than the default; also counted above
   uint64_t num_early_side_stream_copies = 0;  ///< side-stream copies that did not wait for all earlier launches
+  uint64_t num_copy_races = 0;                ///< races of copies with begin_use(); each is reported on stderr
   uint64_t num_stream_waits = 0;              ///< streams that wait for an event, which does not block the host
   uint64_t num_blocking_copies = 0;           ///< synchronous copies; also counted above
 
@@ -95,6 +96,10 @@ struct VirtualGpuInterface {
   void (*inject_failures)(FaultPoint fault_point, uint64_t first, uint64_t count);
   /// Returns whether kernels take time (VLMTRAIN_VGPU_LAUNCH_MICROSECONDS), as on a real GPU.
   bool (*has_launch_latency)();
+  /// Announces that work on the default stream uses this device memory, which copies from host memory fill,
+  /// until end_use(first). Copies that are not ordered with it are races (GpuCounters::num_copy_races).
+  void (*begin_use)(const void* first, uint64_t bytes);
+  void (*end_use)(const void* first);
 };
 
 /// Returns the interface, or null if the process does not run on the virtual GPU.

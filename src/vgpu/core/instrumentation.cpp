@@ -122,6 +122,7 @@ void for_each_counter_pair(From& source, To& target_counters, const Visit& visit
   visit(source.num_device_synchronizations, target_counters.num_device_synchronizations);
   visit_copy_statistics(source.side_stream_copies, target_counters.side_stream_copies);
   visit(source.num_early_side_stream_copies, target_counters.num_early_side_stream_copies);
+  visit(source.num_copy_races, target_counters.num_copy_races);
   visit(source.num_stream_waits, target_counters.num_stream_waits);
   visit(source.num_blocking_copies, target_counters.num_blocking_copies);
   visit(source.num_host_allocations, target_counters.num_host_allocations);

@@ -85,6 +85,7 @@ struct AtomicGpuCounters {
   std::atomic<uint64_t> num_device_synchronizations{0};
   AtomicCopyStatistics side_stream_copies;
   std::atomic<uint64_t> num_early_side_stream_copies{0};
+  std::atomic<uint64_t> num_copy_races{0};
   std::atomic<uint64_t> num_stream_waits{0};
   std::atomic<uint64_t> num_blocking_copies{0};
   std::atomic<uint64_t> num_host_allocations{0};

@@ -15,6 +15,7 @@
 #include "vgpu/core/device_memory.h"
 #include "vgpu/core/instrumentation.h"
 #include "vgpu/core/virtual_gpu.h"
+#include "vgpu/runtime/copy_races.h"
 #include "vgpu/runtime/streams.h"
 
 namespace vlmtrain::vgpu {
@@ -72,6 +73,7 @@ cudaError_t get_device_status() {
 
 }  // namespace vlmtrain::vgpu
 
+using vlmtrain::vgpu::copy_race_detector;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::get_device_attribute;
@@ -191,6 +193,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* can_access, int, int) {
 cudaError_t cudaDeviceSynchronize() {
   ++global_counters().num_device_synchronizations;
   operation_trace().add({"wait for the device"});
+  copy_race_detector().synchronize_all();
   device_clock().wait();
   return get_device_status();
 }

@@ -5,6 +5,7 @@
 #include "vgpu/core/device_memory.h"
 #include "vgpu/core/instrumentation.h"
 #include "vgpu/core/virtual_gpu.h"
+#include "vgpu/runtime/copy_races.h"
 #include "vgpu/runtime/kernel_registry.h"
 #include "vgpu/runtime/streams.h"
 
@@ -33,6 +34,8 @@ constexpr VirtualGpuInterface kVirtualGpuInterface{
     .inject_failures = [](FaultPoint fault_point, uint64_t first,
                           uint64_t count) { fault_injector().schedule_faults(fault_point, first, count); },
     .has_launch_latency = [] { return device_clock().is_enabled(); },
+    .begin_use = [](const void* first, uint64_t bytes) { copy_race_detector().begin_use(first, bytes); },
+    .end_use = [](const void* first) { copy_race_detector().end_use(first); },
 };
 
 }  // namespace

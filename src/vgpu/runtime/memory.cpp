@@ -14,6 +14,7 @@
 #include "vgpu/core/device_memory.h"
 #include "vgpu/core/instrumentation.h"
 #include "vgpu/core/object_lifetime.h"
+#include "vgpu/runtime/copy_races.h"
 #include "vgpu/runtime/device.h"
 #include "vgpu/runtime/streams.h"
 
@@ -63,6 +64,7 @@ PinnedHostMemory& pinned_host_memory() {
 
 }  // namespace vlmtrain::vgpu
 
+using vlmtrain::vgpu::copy_race_detector;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::device_memory;
 using vlmtrain::vgpu::fault_injector;
@@ -185,6 +187,7 @@ void perform_copy(const CopyRequest& copy, cudaStream_t stream) {
         .add(bytes);
     if (stream != nullptr) global_counters().side_stream_copies.add(bytes);
     if (!stream_order().is_after_all_launches(stream)) ++global_counters().num_early_side_stream_copies;
+    copy_race_detector().record_copy(copy.to, bytes, stream);
     operation_trace().add(
         {is_host_memory_pinned ? "copy from pinned memory" : "copy from pageable memory", std::to_string(bytes)});
   } else if (is_source_on_device) {

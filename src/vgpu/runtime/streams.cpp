@@ -18,6 +18,7 @@
 
 #include "vgpu/core/instrumentation.h"
 #include "vgpu/core/object_lifetime.h"
+#include "vgpu/runtime/copy_races.h"
 #include "vgpu/runtime/device.h"
 
 namespace vlmtrain::vgpu {
@@ -91,6 +92,7 @@ StreamOrder& stream_order() {
 
 }  // namespace vlmtrain::vgpu
 
+using vlmtrain::vgpu::copy_race_detector;
 using vlmtrain::vgpu::device_clock;
 using vlmtrain::vgpu::DeviceClock;
 using vlmtrain::vgpu::get_device_status;
@@ -182,10 +184,12 @@ cudaError_t cudaStreamQuery(cudaStream_t) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   ++global_counters().num_stream_waits;
   stream_order().record_wait(stream, event);
+  copy_race_detector().record_wait(stream, event);
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamSynchronize(cudaStream_t) {
+cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  copy_race_detector().synchronize(stream);
   ++global_counters().num_stream_synchronizations;
   operation_trace().add({"wait for a stream"});
   device_clock().wait();
@@ -231,19 +235,19 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
   event_completion_times().remove(event);
   stream_order().remove(event);
+  copy_race_detector().remove(event);
   return cudaSuccess;
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   event_completion_times().record(event);
   stream_order().record_event(event, stream);
+  copy_race_detector().record_event(event, stream);
   return get_device_status();
 }
 
 cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned) {
-  event_completion_times().record(event);
-  stream_order().record_event(event, stream);
-  return get_device_status();
+  return cudaEventRecord(event, stream);
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t) {
@@ -254,6 +258,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++global_counters().num_event_synchronizations;
   operation_trace().add({"wait for an event"});
   event_completion_times().synchronize(event);
+  copy_race_detector().synchronize(event);
   return get_device_status();
 }
 

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string_view>
+
+namespace vlmtrain::vgpu {
+
+/// A detector of races between copies from page-locked host memory and the kernels that read their
+/// targets. Streams, events and the host have vector clocks (Mattern 1989, "Virtual Time and Global
+/// States of Distributed Systems"): work A is before work B if B's clock has A's time on A's stream.
+///
+/// Kernels do not tell what they read. Instead, the program announces the ranges of device memory that the
+/// work of a stream uses from now on (VirtualGpuInterface::begin_use, end_use). Errors, each reported on
+/// stderr and counted in GpuCounters::num_copy_races:
+/// - early read: a range is used on a stream that is not after the copy into it
+/// - early overwrite: a copy into a range that is in use
+/// - early reuse: a copy into a range on a stream that is not after the end of its last use
+///
+/// Thread-safe.
+class CopyRaceDetector {
+ public:
+  /// Records a copy from page-locked host memory into device memory.
+  void record_copy(const void* to, uint64_t bytes, cudaStream_t stream);
+  void record_event(cudaEvent_t event, cudaStream_t stream);
+  /// Makes the stream wait for the event; an event that was not recorded is complete.
+  void record_wait(cudaStream_t stream, cudaEvent_t event);
+  void remove(cudaEvent_t event);
+  // The host waits for the event, for the stream, or for all streams.
+  void synchronize(cudaEvent_t event);
+  void synchronize(cudaStream_t stream);
+  void synchronize_all();
+
+  /// Announces that work on the default stream uses device memory from now on, until end_use().
+  void begin_use(const void* first, uint64_t bytes);
+  void end_use(const void* first);
+
+ private:
+  /// Time by stream: the number of its copies and ends of uses, which are all that others wait for.
+  using VectorClock = std::map<cudaStream_t, uint64_t>;
+  /// A moment on a stream.
+  struct Work {
+    cudaStream_t stream = nullptr;
+    uint64_t time = 0;
+  };
+  struct Copy {
+    uint64_t bytes = 0;
+    Work work;
+  };
+  struct Use {
+    uint64_t bytes = 0;
+    bool is_active = false;
+    Work last_work;
+  };
+
+  static void merge(VectorClock& clock, const VectorClock& other);
+  Work add_work(cudaStream_t stream);
+  bool follows(cudaStream_t stream, const Work& work);
+  static void report(std::string_view race, uintptr_t first, uint64_t bytes);
+  /// Removes the entries of `ranges` that overlap, after `visit` has seen them.
+  template <class Range, class Visit>
+  static void visit_overlaps(std::map<uintptr_t, Range>& ranges, uintptr_t first, uint64_t bytes, const Visit& visit);
+
+  std::mutex mutex_;
+  std::map<cudaStream_t, VectorClock> clocks_;
+  std::map<cudaEvent_t, VectorClock> event_clocks_;
+  VectorClock host_clock_;
+  std::map<uintptr_t, Copy> copies_;  // last copies into device memory, by address
+  std::map<uintptr_t, Use> uses_;     // by address
+};
+
+/// Returns the detector of this process.
+CopyRaceDetector& copy_race_detector();
+
+}  // namespace vlmtrain::vgpu
