@@ -17,6 +17,7 @@
 #include "vlmtrain/io/checkpoint.h"
 #include "vlmtrain/kernels/kernels.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/host_link.h"
 #include "vlmtrain/models/checkpoint.h"
 #include "vlmtrain/models/processor.h"
 #include "vlmtrain/models/synthetic_sample.h"
@@ -300,9 +301,24 @@ void compare_kernels_with_aten(at::Device device, const std::string& device_phra
   }
 }
 
+/// Measures the link to host memory. memory.offload needs it and page-locked memory; other runs do not.
+void measure_host_link(at::Device device, const std::string& device_name, Section& section) {
+  try {
+    const auto speed = memory::measure_host_link(device);
+    section.facts["host_link"] = {
+        {"in_bytes_per_second", speed.in}, {"out_bytes_per_second", speed.out}, {"both_bytes_per_second", speed.both}};
+    section.ok(fmt::format("host memory to {}: {:.1f} GB/s in, {:.1f} GB/s out, {:.1f} GB/s each way at once",
+                           device_name, speed.in / 1e9, speed.out / 1e9, speed.both / 1e9));
+  } catch (const std::exception& error) {
+    section.warn(fmt::format("the link to host memory was not measured, so {} may not work: {}", keys::memory::kOffload,
+                             get_first_line(error.what())));
+  }
+}
+
 void test_step_on_gpu(const DoctorContext& context, const std::string& device_name, Section& section) {
   const at::Device device = open_device(device_name);
   compare_kernels_with_aten(device, "on " + device_name, section);
+  measure_host_link(device, device_name, section);
   const auto target = planner::make_target_gpu(memory::get_device_properties(device));
   const auto precision = choose_precision(*target.gpu, context, section);
   if (!precision) return;
