@@ -82,6 +82,29 @@ void AsyncHostToDeviceCopier::wait() {
   copy_event_.block(get_guard_impl(device_).getStream(device_));
 }
 
+SlotCopier::SlotCopier(at::Device device)
+    : device_(device), buffer_free_event_(device.type()), copied_event_(device.type()) {}
+
+void SlotCopier::start(const at::Tensor& to, const at::Tensor& from) {
+  at::Tensor buffer = to;
+  if (!device_.is_cuda()) {
+    buffer.copy_(from);
+    return;
+  }
+  const c10::Stream copy_stream = get_copy_stream(device_);
+  buffer_free_event_.record(get_guard_impl(device_).getStream(device_));
+  buffer_free_event_.block(copy_stream);
+  {
+    const c10::StreamGuard stream_guard(copy_stream);
+    buffer.copy_(from, /*non_blocking=*/true);
+  }
+  copied_event_.record(copy_stream);
+}
+
+void SlotCopier::wait() {
+  if (device_.is_cuda()) copied_event_.block(get_guard_impl(device_).getStream(device_));
+}
+
 namespace {
 
 void warn_pinning_failed_once(const std::string& reason) {

@@ -14,7 +14,9 @@
 #include <cerrno>
 #include <cstddef>
 #include <iterator>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <system_error>
 
 #include "vlmtrain/base/error.h"
@@ -37,6 +39,35 @@ Function* load_cuda_function(const char* name) {
   return function;
 }
 
+/// The page-locked memory of this process. Thread-safe.
+class PageLockedRanges {
+ public:
+  void add(const void* first, size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    ranges_[first] = bytes;
+  }
+  void remove(const void* first) {
+    const std::lock_guard lock(mutex_);
+    ranges_.erase(first);
+  }
+  bool contains(const void* address) const {
+    const std::lock_guard lock(mutex_);
+    const auto next = ranges_.upper_bound(address);
+    if (next == ranges_.begin()) return false;
+    const auto& [first, bytes] = *std::prev(next);
+    return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(first) + bytes;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<const void*, size_t> ranges_;  // bytes by first address
+};
+
+PageLockedRanges& page_locked_ranges() {
+  static auto* const ranges = new PageLockedRanges;  // never destroyed: tensors may live longer than statics
+  return *ranges;
+}
+
 /// Page-locked memory. Unregisters and unmaps its pages.
 class MappedPages {
  public:
@@ -51,6 +82,7 @@ class MappedPages {
     madvise(address_, bytes, MADV_HUGEPAGE);  // without support, the pages stay small
   }
   ~MappedPages() {
+    page_locked_ranges().remove(address_);
     static auto* const unregister = load_cuda_function<int(void*)>("cudaHostUnregister");
     for (size_t offset = 0; offset < num_registered_bytes_; offset += kBytesPerRegistration)
       unregister(static_cast<std::byte*>(address_) + offset);
@@ -82,6 +114,7 @@ class MappedPages {
       }
       num_registered_bytes_ += count;
     }
+    page_locked_ranges().add(address_, bytes_);
     return 0;
   }
 
@@ -115,7 +148,6 @@ at::Tensor HostArena::allocate(at::IntArrayRef sizes, at::ScalarType dtype, cons
         purpose, to_gigabytes(bytes), error);
   }
   void* const address = pages->address();
-  ranges_[address] = bytes;
   return at::from_blob(
       address, sizes, [pages = pages.release()](void*) { delete pages; }, at::TensorOptions(dtype));
 }
@@ -136,14 +168,11 @@ at::Tensor HostArena::view_on_device(const at::Tensor& tensor) const {
       .make_tensor();
 }
 
-at::Tensor HostArena::view_on_host(const at::Tensor& tensor) const {
-  if (!tensor.is_cuda() || is_virtual_gpu_loaded()) return tensor;
-  const void* const address = tensor.const_data_ptr();
-  const auto next = ranges_.upper_bound(address);
-  if (next == ranges_.begin()) return tensor;
-  const auto& [first, bytes] = *std::prev(next);
-  if (static_cast<const std::byte*>(address) - static_cast<const std::byte*>(first) >= bytes) return tensor;
-  c10::impl::VirtualGuardImpl(device_.type()).synchronizeDevice(device_.index());
+at::Tensor view_on_host(const at::Tensor& tensor) {
+  if (!tensor.is_cuda() || is_virtual_gpu_loaded() || !page_locked_ranges().contains(tensor.const_data_ptr()))
+    return tensor;
+  const at::Device device = tensor.device();
+  c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
   return at::from_blob(
       tensor.data_ptr(), tensor.sizes(), [tensor](void*) {} /* keeps the memory */,
       at::TensorOptions(tensor.scalar_type()));

@@ -36,7 +36,7 @@ namespace vlmtrain::models {
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype, const std::optional<nn::LoraSettings>& lora,
                                                  nn::Quantization quantization, const nn::Shard& shard,
-                                                 nn::TablePlacement per_layer_tables) {
+                                                 nn::MemoryPlacement per_layer_tables, nn::MemoryPlacement blocks) {
   const memory::ComponentScope weights_scope(memory::Component::kWeights);
   auto config = read_model_config(folder);
   auto model = rethrow_json_errors(folder, [&] {
@@ -48,7 +48,7 @@ std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& fo
     check_parameter_count(family.num_parameters(config, folder), folder);
     reject_unsupported_keys(config, (folder / "config.json").string());
     return family.build(config, folder,
-                        {at::TensorOptions(dtype).device(device), lora, quantization, shard, per_layer_tables});
+                        {at::TensorOptions(dtype).device(device), lora, quantization, shard, per_layer_tables, blocks});
   });
   check_lora_targets(*model, folder);
   return model;

@@ -87,7 +87,8 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
                                                 ? master_weight->second
                                                 : nn::StoredTensor{parameter.tensor.detach()};
     // Sharded values are gathered only when they are written, so they are not checked here.
-    if (is_trained(parameter) && !parameter.sharded_block) {
+    const bool is_sharded = parameter.sharded_block && !parameter.sharded_block->is_whole();
+    if (is_trained(parameter) && !is_sharded) {
       dtype = widen_dtype_on_overflow(tensor.name, trained_values, dtype);
     } else if (const auto read = find_base_reader(parameter, entry);
                read && are_base_files_unchanged && !is_trained(parameter)) {
@@ -97,7 +98,7 @@ io::LazyTensors make_lazy_tensors(const nn::ParameterStore& store, const std::ve
     const auto read_current_values = [&store, parameter, dtype] {
       return store.unshard_values(parameter).cpu().to(dtype);
     };
-    if (is_trained(parameter) && parameter.sharded_block) {
+    if (is_trained(parameter) && is_sharded) {
       tensor.materialize = read_current_values;
     } else if (is_trained(parameter)) {
       // The tensor is released after writing, since it may be a copy of the weight.

@@ -73,45 +73,8 @@ TEST(FullShardingTest, TrafficIsTwoAllGathersAndOneReduceScatter) {
   EXPECT_GE(sharded.all_gather_traffic.bytes, kPasses * block_bytes) << "passes without images skip the tower";
 }
 
-// 16-bit products depend on the shapes of the operands.
-constexpr double kBf16Tolerance = 3e-2;
-
-INSTANTIATE_TEST_SUITE_P(
-    Of, FullShardingEquivalence,
-    testing::Values(
-        TrainConfig{.name = "Fp32"}, TrainConfig{.name = "Bf16", .dtype = at::kBFloat16, .tolerance = kBf16Tolerance},
-        TrainConfig{.name = "Recomputed", .recompute = {.vision = 1, .language = 2}},
-        TrainConfig{.name = "TilesInPasses", .recompute = {.vision = 1}, .vision_tiles_per_pass = 1},
-        TrainConfig{.name = "FrozenTower", .frozen = {.vision_tower = true}},
-        TrainConfig{.name = "FrozenLanguageModel", .frozen = {.language_model = true}},
-        TrainConfig{.name = "Lora", .lora = nn::LoraSettings{.rank = 4}},
-        TrainConfig{.name = "LoraWithDropout",
-                    .lora = nn::LoraSettings{.rank = 4, .dropout = 0.2},
-                    .recompute = {.language = 1}},
-        TrainConfig{.name = "LoraOnNf4",
-                    .lora = nn::LoraSettings{.rank = 4, .excluded_components = {nn::Component::kVisionTower}},
-                    .quantization = nn::Quantization::kNf4},
-        TrainConfig{.name = "LoraOnInt8", .lora = nn::LoraSettings{.rank = 4}, .quantization = nn::Quantization::kInt8},
-        TrainConfig{.name = "LoraBesideSavedModules",
-                    .lora = nn::LoraSettings{.rank = 4, .modules_to_save = {"layers.1.mlp"}}},
-        TrainConfig{.name = "Windows", .model = "qwen2_5_vl_mixed"},
-        TrainConfig{.name = "DeepStack", .model = "qwen3_vl_mixed"},
-        TrainConfig{
-            .name = "LayerScaleAndHeadNorms", .recompute = {.vision = 1, .language = 1}, .model = "internvl3_5_mixed"},
-        TrainConfig{
-            .name = "DeepStackRecomputed", .recompute = {.vision = 3, .language = 2}, .model = "qwen3_vl_images"},
-        TrainConfig{.name = "GatedDeltaNets", .model = "qwen3_5_images"},
-        TrainConfig{.name = "GatedDeltaNetsRecomputedLoraOnNf4",
-                    .lora = nn::LoraSettings{.rank = 4, .excluded_components = {nn::Component::kVisionTower}},
-                    .quantization = nn::Quantization::kNf4,
-                    .recompute = {.language = 2},
-                    .model = "qwen3_5_video"},
-        TrainConfig{.name = "ImagesBothWays",
-                    .recompute = {.language = 2, .language_selective = 1},
-                    .model = "gemma3_published"},
-        TrainConfig{.name = "ClampedLinears", .recompute = {.vision = 1, .language = 2}, .model = "gemma4_tower"},
-        TrainConfig{.name = "SharedKeys", .recompute = {.vision = 1, .language = 4}, .model = "gemma4_per_layer"}),
-    [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(Of, FullShardingEquivalence, testing::ValuesIn(list_block_configs()),
+                         [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
 }  // namespace vlmtrain::distributed

@@ -52,14 +52,52 @@ struct TrainConfig {
   bool runs_out_of_memory = false;
 };
 
-/// The state that is sharded, over `group` ranks; 0: over all.
+/// Runs whose blocks differ in their weights and in what runs them.
+inline std::vector<TrainConfig> list_block_configs() {
+  constexpr double kBf16Tolerance = 3e-2;  // 16-bit products depend on the shapes of the operands
+  return {
+      TrainConfig{.name = "Fp32"},
+      TrainConfig{.name = "Bf16", .dtype = at::kBFloat16, .tolerance = kBf16Tolerance},
+      TrainConfig{.name = "Recomputed", .recompute = {.vision = 1, .language = 2}},
+      TrainConfig{.name = "TilesInPasses", .recompute = {.vision = 1}, .vision_tiles_per_pass = 1},
+      TrainConfig{.name = "FrozenTower", .frozen = {.vision_tower = true}},
+      TrainConfig{.name = "FrozenLanguageModel", .frozen = {.language_model = true}},
+      TrainConfig{.name = "Lora", .lora = nn::LoraSettings{.rank = 4}},
+      TrainConfig{
+          .name = "LoraWithDropout", .lora = nn::LoraSettings{.rank = 4, .dropout = 0.2}, .recompute = {.language = 1}},
+      TrainConfig{.name = "LoraOnNf4",
+                  .lora = nn::LoraSettings{.rank = 4, .excluded_components = {nn::Component::kVisionTower}},
+                  .quantization = nn::Quantization::kNf4},
+      TrainConfig{.name = "LoraOnInt8", .lora = nn::LoraSettings{.rank = 4}, .quantization = nn::Quantization::kInt8},
+      TrainConfig{.name = "LoraBesideSavedModules",
+                  .lora = nn::LoraSettings{.rank = 4, .modules_to_save = {"layers.1.mlp"}}},
+      TrainConfig{.name = "Windows", .model = "qwen2_5_vl_mixed"},
+      TrainConfig{.name = "DeepStack", .model = "qwen3_vl_mixed"},
+      TrainConfig{
+          .name = "LayerScaleAndHeadNorms", .recompute = {.vision = 1, .language = 1}, .model = "internvl3_5_mixed"},
+      TrainConfig{.name = "DeepStackRecomputed", .recompute = {.vision = 3, .language = 2}, .model = "qwen3_vl_images"},
+      TrainConfig{.name = "GatedDeltaNets", .model = "qwen3_5_images"},
+      TrainConfig{.name = "GatedDeltaNetsRecomputedLoraOnNf4",
+                  .lora = nn::LoraSettings{.rank = 4, .excluded_components = {nn::Component::kVisionTower}},
+                  .quantization = nn::Quantization::kNf4,
+                  .recompute = {.language = 2},
+                  .model = "qwen3_5_video"},
+      TrainConfig{
+          .name = "ImagesBothWays", .recompute = {.language = 2, .language_selective = 1}, .model = "gemma3_published"},
+      TrainConfig{.name = "ClampedLinears", .recompute = {.vision = 1, .language = 2}, .model = "gemma4_tower"},
+      TrainConfig{.name = "SharedKeys", .recompute = {.vision = 1, .language = 4}, .model = "gemma4_per_layer"}};
+}
+
+/// The state that is sharded, over `group` ranks; 0: over all, and what is in host memory.
 struct ShardingConfig {
   engine::ShardingStrategy sharding = engine::ShardingStrategy::kNone;
   int64_t group = 0;
+  engine::Offload offload = engine::Offload::kNone;
 };
 
 constexpr ShardingConfig kUnsharded{}, kShardedOptimizer{.sharding = engine::ShardingStrategy::kOptimizer},
-    kFullySharded{.sharding = engine::ShardingStrategy::kFull};
+    kFullySharded{.sharding = engine::ShardingStrategy::kFull}, kHostWeights{.offload = engine::Offload::kWeights},
+    kHostGradients{.offload = engine::Offload::kGradients};
 
 struct TrainResult {
   std::vector<double> losses, norms;
@@ -120,13 +158,15 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
     const nn::Shard shard = sharding.sharding == engine::ShardingStrategy::kNone
                                 ? nn::Shard{}
                                 : nn::Shard{.rank = launch.rank % group, .count = group};
-    const auto model = models::build_model(parity::Case(config.model).checkpoint(), at::kCPU, config.dtype, config.lora,
-                                           config.quantization, shards_blocks(sharding.sharding) ? shard : nn::Shard{});
+    const auto model = models::build_model(
+        parity::Case(config.model).checkpoint(), at::kCPU, config.dtype, config.lora, config.quantization,
+        shards_blocks(sharding.sharding) ? shard : nn::Shard{}, nn::MemoryPlacement::kDevice,
+        engine::offloads_weights(sharding.offload) ? nn::MemoryPlacement::kHost : nn::MemoryPlacement::kDevice);
     models::freeze_parts(*model, config.frozen);
     model->set_recompute_block_counts(config.recompute);
     model->set_vision_tiles_per_pass(config.vision_tiles_per_pass);
     set_weights(*model, config.model, initial.weights);
-    engine::TrainingState training(*model, config.settings, 1, shard);
+    engine::TrainingState training(*model, config.settings, 1, shard, sharding.offload);
     if (!initial.state.empty()) training.optimizer.load_state(initial.state, "the test");
     training.set_consensus(consensus);
     std::vector<data::Sample> samples;

@@ -59,6 +59,76 @@ TEST_P(OffloadTest, UpdateAllocatesNothing) {
   EXPECT_EQ(trace.events().size(), events);
 }
 
+/// Sum of the bytes of the blocks' sections, adapters excluded.
+int64_t compute_block_bytes(const models::VisionLanguageModel& model) {
+  using SectionKind = nn::ShardedBlock::SectionKind;
+  int64_t bytes = 0;
+  for (const auto& block : model.parameters().blocks()) {
+    for (const auto kind : {SectionKind::kTrained, SectionKind::kFrozen})
+      bytes += static_cast<int64_t>(block.sharded_block->host_shard(kind).nbytes());
+  }
+  return bytes;
+}
+
+class OffloadedWeights : public testing::TestWithParam<SmallRunSettings> {
+ protected:
+  static SmallRunSettings settings() {
+    SmallRunSettings settings = GetParam();
+    settings.offload = engine::Offload::kWeights;
+    return settings;
+  }
+};
+
+/// Each micro-batch copies a block for its forward pass, and again for its backward pass unless it is still
+/// there.
+TEST_P(OffloadedWeights, BlocksAreCopiedTwicePerMicroBatchWithoutRaces) {
+  SmallRun run(settings());
+  run.step();
+  SmallRunSettings resident_settings = GetParam();
+  SmallRun resident(resident_settings);
+  resident.step();
+  virtual_gpu().reset();
+  resident.step();
+  const uint64_t input_bytes = counters().host_to_device_pinned.bytes;
+  const uint64_t launches = counters().num_launches;
+
+  virtual_gpu().reset();
+  run.step();
+  expect_accepted_without_synchronization();
+  const auto block_bytes = static_cast<uint64_t>(compute_block_bytes(run.model()));
+  EXPECT_EQ(run.model().parameters().host_block_bytes(), static_cast<int64_t>(block_bytes));
+  const auto micro_batches = static_cast<uint64_t>(run.num_micro_batches());
+  const uint64_t copied_bytes = counters().host_to_device_pinned.bytes - input_bytes;
+  EXPECT_GT(copied_bytes, micro_batches * block_bytes);
+  EXPECT_LT(copied_bytes, 2 * micro_batches * block_bytes);
+  EXPECT_EQ(counters().num_early_side_stream_copies, 0U);
+  EXPECT_GE(counters().num_launches, launches) << "borders of adapters need weights that stay";
+}
+
+TEST_P(OffloadedWeights, DeviceHasTwoBlocks) {
+  const at::Device device = memory::open_device("cuda");
+  int64_t host_bytes = 0, slot_bytes = 0;
+  const auto measure = [&](const SmallRunSettings& measured) {
+    memory::empty_cache(device);
+    const int64_t before = memory::get_device_memory_stats(device).allocated_bytes;
+    SmallRun run(measured);
+    host_bytes = run.training().optimizer.host_bytes() + run.model().parameters().host_block_bytes();
+    slot_bytes = run.training().sharded_blocks ? run.training().sharded_blocks->bytes() : 0;
+    return memory::get_device_memory_stats(device).allocated_bytes - before;
+  };
+  const int64_t resident = measure(GetParam()), offloaded = measure(settings());
+  EXPECT_GT(slot_bytes, 0);
+  // The allocator rounds each tensor up to 512 bytes; borders of adapters take more.
+  EXPECT_NEAR(static_cast<double>(resident - offloaded), static_cast<double>(host_bytes - slot_bytes), 2e5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, OffloadedWeights,
+                         testing::Values(SmallRunSettings{}, SmallRunSettings{.recompute = true},
+                                         SmallRunSettings{.lora = nn::LoraSettings{.rank = 4}},
+                                         SmallRunSettings{.lora = nn::LoraSettings{.rank = 4},
+                                                          .quantization = nn::Quantization::kNf4},
+                                         SmallRunSettings{.parity_case = "qwen2_5_vl_mixed", .micro_batch_size = 1}));
+
 INSTANTIATE_TEST_SUITE_P(States, OffloadTest,
                          testing::Values(engine::OptimizerStateDtype::kFp32, engine::OptimizerStateDtype::kBf16,
                                          engine::OptimizerStateDtype::k8Bit),

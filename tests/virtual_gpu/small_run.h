@@ -24,7 +24,7 @@ struct SmallRunSettings {
   int64_t repeats = 1;  ///< of the case's samples
   std::optional<nn::LoraSettings> lora = std::nullopt;
   nn::Quantization quantization = nn::Quantization::kNone;
-  nn::TablePlacement per_layer_tables = nn::TablePlacement::kDevice;
+  nn::MemoryPlacement per_layer_tables = nn::MemoryPlacement::kDevice;
   bool frozen_tower = false;
   engine::OptimizerStateDtype states = engine::OptimizerStateDtype::kFp32;
   engine::TaskSettings tasks = {};  ///< the samples belong to the tasks in turn
@@ -45,8 +45,10 @@ class SmallRun {
     for (size_t i = 0; settings.tasks.is_multi_task() && i < samples_.size(); ++i) {
       samples_[i].task_index = static_cast<int64_t>(i) % settings.tasks.num_tasks;
     }
-    model_ = models::build_model(reference.checkpoint(), device, settings.dtype, settings.lora, settings.quantization,
-                                 /*shard=*/{}, settings.per_layer_tables);
+    model_ = models::build_model(
+        reference.checkpoint(), device, settings.dtype, settings.lora, settings.quantization,
+        /*shard=*/{}, settings.per_layer_tables,
+        engine::offloads_weights(settings.offload) ? nn::MemoryPlacement::kHost : nn::MemoryPlacement::kDevice);
     models::load_weights(*model_, reference.checkpoint());
     models::initialize_adapter(*model_, /*seed=*/0);
     if (settings.frozen_tower) models::freeze_parts(*model_, {.vision_tower = true});

@@ -62,4 +62,22 @@ class AsyncHostToDeviceCopier {
   bool is_synchronized_ = true;
 };
 
+/// Copies on a side stream from page-locked host memory into a buffer on a device that is filled again and
+/// again. They run concurrently with kernels that are launched on the current stream afterwards. On other
+/// devices than CUDA, copies are complete at once. Not thread-safe.
+class SlotCopier {
+ public:
+  explicit SlotCopier(at::Device device);
+
+  /// Starts to copy `from`, a CPU tensor, into `to`, a part of the buffer, after the work that is queued
+  /// already on the current stream, which may still use the buffer.
+  void start(const at::Tensor& to, const at::Tensor& from);
+  /// Makes the current stream wait for the copies. Does not block the host.
+  void wait();
+
+ private:
+  at::Device device_;
+  c10::Event buffer_free_event_, copied_event_;
+};
+
 }  // namespace vlmtrain::memory

@@ -5,7 +5,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
-#include <map>
 
 namespace vlmtrain::memory {
 
@@ -26,18 +25,17 @@ class HostArena {
   /// `tensor` is from allocate().
   at::Tensor view_on_device(const at::Tensor& tensor) const;
 
-  /// Waits for the device, and returns a CPU tensor on the memory of a tensor from view_on_device(), or of
-  /// a dense part of it. Returns other tensors as they are; on a virtual GPU all, so that no page is
-  /// written.
-  at::Tensor view_on_host(const at::Tensor& tensor) const;
-
   /// Returns the bytes of all tensors.
   int64_t bytes() const { return bytes_; }
 
  private:
   at::Device device_;
   int64_t bytes_ = 0;
-  std::map<const void*, int64_t> ranges_;  // bytes of each tensor by its address; of page-locked memory only
 };
+
+/// Waits for the device, and returns a CPU tensor on the memory of a tensor from
+/// HostArena::view_on_device(), or of a dense part of it. Returns other tensors as they are; on a virtual
+/// GPU all, so that no page is written. Thread-safe.
+at::Tensor view_on_host(const at::Tensor& tensor);
 
 }  // namespace vlmtrain::memory

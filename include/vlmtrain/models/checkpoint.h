@@ -27,15 +27,16 @@ class VisionLanguageModel;  // model.h
 /// Builds the model that `folder`/config.json describes, with uninitialized weights. Reads only the
 /// tensor names of weight files. With `lora`, the targeted Linears get adapters. `quantization`
 /// applies to the frozen weights of all Linears and requires `lora`. `shard` is this rank's share
-/// of the weights of blocks; `per_layer_tables` the memory of per-layer embeddings. Throws UserError: kBadData for an
-/// unsupported model, with the list of supported families, and for invalid or unsupported config keys; kUsage, with
-/// suggestions, for a LoRA target that matches no Linear.
+/// of the weights of blocks; `per_layer_tables` and `blocks` the memory of per-layer embeddings and of the blocks'
+/// weights. Throws UserError: kBadData for an unsupported model, with the list of supported families, and for invalid
+/// or unsupported config keys; kUsage, with suggestions, for a LoRA target that matches no Linear.
 std::unique_ptr<VisionLanguageModel> build_model(const std::filesystem::path& folder, at::Device device,
                                                  at::ScalarType dtype,
                                                  const std::optional<nn::LoraSettings>& lora = std::nullopt,
                                                  nn::Quantization quantization = nn::Quantization::kNone,
                                                  const nn::Shard& shard = {},
-                                                 nn::TablePlacement per_layer_tables = nn::TablePlacement::kDevice);
+                                                 nn::MemoryPlacement per_layer_tables = nn::MemoryPlacement::kDevice,
+                                                 nn::MemoryPlacement blocks = nn::MemoryPlacement::kDevice);
 
 /// Permitted differences between a checkpoint and the model that its config.json describes. Modules
 /// and tensors are given by names in their path, as in nn::is_under_module().

@@ -15,11 +15,13 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <vector>
 
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/memory/memory_tag.h"
 #include "vlmtrain/nn/layers/matmul.h"
 
@@ -149,32 +151,38 @@ class GradientBuckets::GradientHook : public nn::GradientSink {
 };
 
 GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups, Shard shard,
-                                 const GradientLayout::UndividedPredicate& is_undivided)
-    : layout_(store, shard, is_undivided) {
+                                 const GradientLayout::UndividedPredicate& is_undivided, Offload offload)
+    : layout_(store, shard, is_undivided, offload), host_arena_(store.options().device()) {
   const memory::ComponentScope gradients_scope(memory::Component::kGradients);
   VLMTRAIN_CHECK(groups >= 1, "the number of gradient groups is {}; must be at least 1", groups);
   VLMTRAIN_CHECK(shard.covers_all() || groups == 1, "{} groups of gradients cannot be sharded", groups);
   for (const auto& parameter : store.all()) {
     if (parameter.tensor.requires_grad()) entries_.push_back({.parameter = parameter.tensor});
   }
-  int64_t flat_elements = 0, block_shard_elements = 0;
+  int64_t flat_elements = 0, host_elements = 0, block_shard_elements = 0;
   for (size_t bucket = 0; bucket < layout_.buckets().size(); ++bucket) {
     const bool is_block = layout_.buckets()[bucket].block != nullptr;
-    int64_t& end = is_block ? block_shard_elements : flat_elements;
+    int64_t& end = is_block                               ? block_shard_elements
+                   : layout_.buckets()[bucket].is_on_host ? host_elements
+                                                          : flat_elements;
     bucket_offsets_.push_back(end);
     end += is_block ? layout_.get_part_elements(bucket) : layout_.buckets()[bucket].elements;
   }
   const auto options = store.options().dtype(at::kFloat);
   flat_sums_ = at::zeros({groups, flat_elements}, options);
+  if (host_elements > 0) {
+    host_sums_ = host_arena_.view_on_device(
+        host_arena_.allocate({groups, host_elements}, at::kFloat, keys::memory::kOffload.data()));
+  }
   block_shards_ = at::zeros({block_shard_elements}, options);
   for (size_t i = 0; i < entries_.size(); ++i) {
     ParameterEntry& entry = entries_[i];
     entry.has_gradient.assign(static_cast<size_t>(groups), false);
     if (layout_.is_in_sharded_block(i)) continue;
-    const int64_t first = bucket_offsets_[layout_.bucket_index(i)] + layout_.offset(i);
     for (int64_t group = 0; group < groups; ++group) {
-      entry.sums.push_back(
-          flat_sums_.select(0, group).narrow(0, first, layout_.elements(i)).view(entry.parameter.sizes()));
+      entry.sums.push_back(get_bucket_sums(layout_.bucket_index(i), group)
+                               .narrow(0, layout_.offset(i), layout_.elements(i))
+                               .view(entry.parameter.sizes()));
     }
   }
   for (size_t i = 0; i < entries_.size(); ++i) {
@@ -253,7 +261,13 @@ at::Tensor GradientBuckets::get_local_shard(size_t bucket) const {
   const int64_t part_elements = layout_.get_part_elements(bucket);
   if (layout_.buckets()[bucket].block != nullptr)
     return block_shards_.narrow(0, bucket_offsets_[bucket], part_elements);
-  return flat_sums_.select(0, 0).narrow(0, bucket_offsets_[bucket] + shard().rank * part_elements, part_elements);
+  return get_bucket_sums(bucket, 0).narrow(0, shard().rank * part_elements, part_elements);
+}
+
+/// REQUIRES: the bucket is not a sharded block.
+at::Tensor GradientBuckets::get_bucket_sums(size_t bucket, int64_t group) const {
+  const GradientLayout::Bucket& info = layout_.buckets()[bucket];
+  return get_group_sums(info.is_on_host, group).narrow(0, bucket_offsets_[bucket], info.elements);
 }
 
 at::Tensor GradientBuckets::fill_missing_gradients(size_t bucket, int64_t group) const {
@@ -262,15 +276,20 @@ at::Tensor GradientBuckets::fill_missing_gradients(size_t bucket, int64_t group)
     if (!has_gradient(i, group)) sums_without_gradient.push_back(entries_[i].sums.at(static_cast<size_t>(group)));
   }
   if (!sums_without_gradient.empty()) at::_foreach_zero_(sums_without_gradient);
-  return flat_sums_.select(0, group).narrow(0, bucket_offsets_[bucket], layout_.buckets()[bucket].elements);
+  return get_bucket_sums(bucket, group);
 }
 
 at::Tensor GradientBuckets::compute_local_norm() const {
   const at::NoGradGuard no_gradients;
   if (flat_sums_.is_cpu()) return compute_host_norm(collect_sums(*this));
-  const std::vector<at::Tensor> norms = flat_sums_.is_cuda() && has_all_gradients(*this)
-                                            ? compute_chunk_norms(flat_sums_.select(0, 0))
-                                            : compute_tensor_norms(collect_sums(*this));
+  std::vector<at::Tensor> norms;
+  if (flat_sums_.is_cuda() && has_all_gradients(*this)) {
+    norms = compute_chunk_norms(get_group_sums(/*is_on_host=*/false, 0));
+    if (host_sums_.defined())
+      std::ranges::move(compute_chunk_norms(get_group_sums(true, 0)), std::back_inserter(norms));
+  } else {
+    norms = compute_tensor_norms(collect_sums(*this));
+  }
   if (norms.empty()) return at::zeros({}, flat_sums_.options());
   return at::linalg_vector_norm(at::stack(norms), 2);
 }
@@ -280,10 +299,13 @@ void GradientBuckets::combine_gradient_groups(const at::Tensor& factors) {
   for (int64_t group = 0; group < num_gradient_groups(); ++group) {
     for (size_t bucket = 0; bucket < layout_.buckets().size(); ++bucket) fill_missing_gradients(bucket, group);
   }
-  const at::Tensor combined_sums = flat_sums_.select(0, 0);
-  combined_sums.mul_(factors.select(0, 0));
-  for (int64_t group = 1; group < num_gradient_groups(); ++group) {
-    combined_sums.addcmul_(flat_sums_.select(0, group), factors.select(0, group));
+  for (const bool is_on_host : {false, true}) {
+    if (is_on_host && !host_sums_.defined()) continue;
+    const at::Tensor combined_sums = get_group_sums(is_on_host, 0);
+    combined_sums.mul_(factors.select(0, 0));
+    for (int64_t group = 1; group < num_gradient_groups(); ++group) {
+      combined_sums.addcmul_(get_group_sums(is_on_host, group), factors.select(0, group));
+    }
   }
   for (auto& entry : entries_)
     entry.has_gradient[0] = std::ranges::find(entry.has_gradient, true) != entry.has_gradient.end();

@@ -38,6 +38,7 @@ int64_t round_up(int64_t elements, int64_t alignment) {
 struct LayoutRules {
   int64_t alignment;
   GradientLayout::UndividedPredicate is_undivided;  // empty if all may be divided
+  bool separates_host_memory = false;               // parameters in host memory have their own buckets
 };
 
 /// Parameters that are added to a bucket together and get adjacent offsets.
@@ -45,6 +46,7 @@ struct ParameterUnit {
   std::vector<size_t> indices{};  // ascending
   int64_t elements = 0;           // padding included
   bool is_undivided = false;      // whether all must be in one rank's part
+  bool is_on_host = false;        // whether the gradients are in host memory
 };
 
 /// A bucket while parameters are added to it. It consists of equal sections. Undivided parameters
@@ -79,6 +81,7 @@ class PartialBucket {
       *section += round_up(trained_parameters[i]->tensor.numel(), alignment);
     }
     ++num_units_;
+    is_on_host_ = unit.is_on_host;
     last_parameter_index_ = *std::ranges::max_element(unit.indices);
   }
 
@@ -94,7 +97,7 @@ class PartialBucket {
   template <class SetOffset>
   GradientLayout::Bucket finish(int64_t ranks, int64_t alignment, const SetOffset& set_offset) const {
     const int64_t section_elements = compute_section_elements(ranks, alignment);
-    GradientLayout::Bucket bucket{.elements = section_elements * std::ssize(section_fills_)};
+    GradientLayout::Bucket bucket{.elements = section_elements * std::ssize(section_fills_), .is_on_host = is_on_host_};
     for (const auto& placement : placements_) {
       bucket.parameter_indices.push_back(placement.parameter_index);
       const int64_t position = section_positions_[static_cast<size_t>(placement.section)];
@@ -117,6 +120,7 @@ class PartialBucket {
   std::vector<int64_t> section_positions_;  // in the bucket
   std::vector<Placement> placements_;
   size_t num_units_ = 0;
+  bool is_on_host_ = false;
   size_t last_parameter_index_ = 0;
 };
 
@@ -132,11 +136,12 @@ std::vector<ParameterUnit> find_units(const TrainedParameters& trained_parameter
     for (size_t other = i - std::min(i, kMaxMergedLinearSpan); other <= i; ++other) {
       const nn::Parameter& parameter = *trained_parameters[other];
       if (is_done[other] || parameter.has_sharded_gradient()) continue;
-      if (!parameter.tensor.is_alias_of(trained_parameters[i]->tensor)) continue;
+      if (!parameter.shares_allocation(*trained_parameters[i])) continue;
       is_done[other] = true;
       unit.indices.push_back(other);
       unit.elements += round_up(parameter.tensor.numel(), rules.alignment);
       unit.is_undivided |= rules.is_undivided && rules.is_undivided(parameter);
+      unit.is_on_host |= rules.separates_host_memory && parameter.is_on_host();
     }
     // The A and B of adapters may have one storage, in which their order is not that of the parameters.
     std::ranges::stable_sort(unit.indices, {},
@@ -186,9 +191,12 @@ void balance_ranks(std::vector<PartialBucket>& buckets, int64_t num_ranks) {
 std::vector<PartialBucket> fill_buckets(const TrainedParameters& trained_parameters, int64_t ranks,
                                         const LayoutRules& rules) {
   std::vector<PartialBucket> buckets;
-  std::optional<size_t> divisible_bucket, undivided_bucket;  // indices into `buckets`, of those that are being filled
+  // Indices into `buckets`, of those that are being filled.
+  std::optional<size_t> divisible_bucket, undivided_bucket, host_bucket;
   for (const auto& unit : find_units(trained_parameters, rules)) {
-    std::optional<size_t>& current = unit.is_undivided ? undivided_bucket : divisible_bucket;
+    std::optional<size_t>& current = unit.is_undivided ? undivided_bucket
+                                     : unit.is_on_host ? host_bucket
+                                                       : divisible_bucket;
     if (!current || !buckets[*current].has_space(unit)) {
       current = buckets.size();
       buckets.emplace_back(unit.is_undivided ? static_cast<size_t>(ranks) : 1);
@@ -202,7 +210,8 @@ std::vector<PartialBucket> fill_buckets(const TrainedParameters& trained_paramet
 
 }  // namespace
 
-GradientLayout::GradientLayout(const nn::ParameterStore& store, Shard shard, const UndividedPredicate& is_undivided)
+GradientLayout::GradientLayout(const nn::ParameterStore& store, Shard shard, const UndividedPredicate& is_undivided,
+                               Offload offload)
     : shard_(shard), has_sharded_blocks_(!store.shard().covers_all()) {
   VLMTRAIN_CHECK(shard.rank >= 0 && shard.rank < shard.count, "rank {} of {} ranks is out of range", shard.rank,
                  shard.count);
@@ -215,7 +224,8 @@ GradientLayout::GradientLayout(const nn::ParameterStore& store, Shard shard, con
     entries_.push_back({.name = parameter.name, .elements = parameter.tensor.numel()});
   }
   const LayoutRules rules{.alignment = shard.covers_all() ? kBucketAlignment : kShardAlignment,
-                          .is_undivided = shard.covers_all() ? UndividedPredicate{} : is_undivided};
+                          .is_undivided = shard.covers_all() ? UndividedPredicate{} : is_undivided,
+                          .separates_host_memory = offload == Offload::kGradients};
   for (const auto& filled_bucket : fill_buckets(trained_parameters, shard.count, rules)) {
     buckets_.push_back(filled_bucket.finish(shard.count, rules.alignment, [this](size_t i, int64_t offset) {
       entries_[i].bucket_index = buckets_.size();

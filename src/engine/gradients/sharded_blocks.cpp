@@ -9,6 +9,7 @@
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/memory/memory_tag.h"
+#include "vlmtrain/vgpu/interface.h"
 
 namespace vlmtrain::engine {
 
@@ -27,6 +28,18 @@ constexpr char kUnshardRequest = 'r';
 std::string encode_pass_spec(const nn::ForwardPassSpec& spec) {
   return fmt::format("{}{}{}", spec.runs_text_model ? 't' : '.', spec.runs_backward ? 'b' : '.',
                      spec.num_vision_passes);
+}
+
+/// Tells a virtual GPU, which looks for races, that work on the current stream reads the slot from now on.
+void announce_slot_use(const at::Tensor& slot) {
+  static const auto* const virtual_gpu = vgpu::find_virtual_gpu_interface();
+  if (virtual_gpu != nullptr && slot.is_cuda())
+    virtual_gpu->begin_use(slot.const_data_ptr(), static_cast<uint64_t>(slot.nbytes()));
+}
+
+void announce_end_of_slot_use(const at::Tensor& slot) {
+  static const auto* const virtual_gpu = vgpu::find_virtual_gpu_interface();
+  if (virtual_gpu != nullptr && slot.is_cuda()) virtual_gpu->end_use(slot.const_data_ptr());
 }
 
 int64_t parse_number(const std::string& message) {
@@ -78,12 +91,17 @@ ShardedBlocks::ShardedBlocks(nn::ParameterStore& store, GradientReducer& reducer
     blocks_.push_back({.range = range, .is_vision = is_vision, .is_in_backward = has_trained_parameters});
     bytes = std::max(bytes, range.sharded_block->bytes());
   }
-  for (auto& slot : slots_) slot = at::empty({bytes}, store.options().dtype(at::kByte));
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i] = at::empty({bytes}, store.options().dtype(at::kByte));
+    slot_copiers_[i].emplace(store.options().device());
+  }
+  if (store.shard().covers_all()) consensus_ = &single_rank_;
   store_.set_block_unsharder(this);
 }
 
 ShardedBlocks::~ShardedBlocks() {
   store_.set_block_unsharder(nullptr);
+  for (const auto& slot : slots_) announce_end_of_slot_use(slot);
   for (auto& block : blocks_) block.range.sharded_block->reshard();
 }
 
@@ -190,7 +208,8 @@ void ShardedBlocks::end_block_use(size_t visit) {
   Block& block = blocks_[finished_visit.block_index];
   // Autograd sums the gradients of all passes of the vision tower before it calls the hook of a
   // weight. In the backward pass, vision pass 0 comes last.
-  if (finished_visit.is_backward && finished_visit.vision_pass == 0) reducer_.reduce_block(*block.range.sharded_block);
+  const bool completes_gradients = finished_visit.is_backward && finished_visit.vision_pass == 0;
+  if (completes_gradients && !block.range.sharded_block->is_whole()) reducer_.reduce_block(*block.range.sharded_block);
   const bool is_visited_again =
       visit + 1 < visits_.size() && visits_[visit + 1].block_index == finished_visit.block_index;
   if (!is_visited_again) reshard_block(block);
@@ -200,6 +219,11 @@ void ShardedBlocks::start_unshard(Block& block, size_t slot_index) {
   const nn::ShardedBlock& sharded_block = *block.range.sharded_block;
   for (const SectionKind kind : kSectionKinds) {
     if (sharded_block.elements(kind) == 0) continue;
+    if (sharded_block.is_on_host()) {
+      slot_copiers_[slot_index]->start(sharded_block.view_section(kind, slots_[slot_index]),
+                                       sharded_block.host_shard(kind));
+      continue;
+    }
     block.all_gather_handles[static_cast<size_t>(kind)] = consensus_->all_gather_into_tensor_async(
         sharded_block.view_section(kind, slots_[slot_index]), sharded_block.local_shard(kind));
   }
@@ -210,10 +234,12 @@ void ShardedBlocks::finish_unshard(Block& block) {
   if (block.is_gathered) return;
   nn::ShardedBlock& sharded_block = *block.range.sharded_block;
   for (const SectionKind kind : kSectionKinds) {
-    if (sharded_block.elements(kind) > 0)
+    if (sharded_block.elements(kind) > 0 && !sharded_block.is_on_host())
       consensus_->wait_for_all_gather(block.all_gather_handles[static_cast<size_t>(kind)]);
   }
+  if (sharded_block.is_on_host()) slot_copiers_[block.slot_index]->wait();
   sharded_block.unshard(slots_[block.slot_index]);
+  announce_slot_use(slots_[block.slot_index]);
   block.is_gathered = true;
 }
 
@@ -221,6 +247,7 @@ void ShardedBlocks::reshard_block(Block& block) {
   if (block.slot_index == kNoIndex) return;
   finish_unshard(block);
   block.range.sharded_block->reshard();
+  announce_end_of_slot_use(slots_[block.slot_index]);
   block.is_gathered = false;
   block.slot_index = kNoIndex;
 }

@@ -130,11 +130,11 @@ std::vector<ParameterScope> make_linear_scopes(const ParameterScope& scope, cons
   return scopes;
 }
 
-/// Returns whether the weights of these Linears are never trained and not sharded, so that their
+/// Returns whether the weights of these Linears are never trained and stay on the device, so that their
 /// rows may be padded.
 bool can_pad_weights(const std::vector<ParameterScope>& scopes) {
   const ParameterStore& store = scopes.front().store();
-  return store.lora() && store.shard().covers_all() && std::ranges::none_of(scopes, [&](const ParameterScope& scope) {
+  return store.lora() && !store.unshards_blocks() && std::ranges::none_of(scopes, [&](const ParameterScope& scope) {
            return store.lora()->matches_modules_to_save(scope.path() + ".weight");
          });
 }

@@ -17,6 +17,7 @@ InitialValues InitialValues::kaiming(int64_t fan_in, double gain) {
 }
 
 at::Tensor Parameter::values() const {
+  if (is_on_host() && !quantized_weight) return sharded_block->view_host_values(index_in_block).view(sizes());
   VLMTRAIN_CHECK(!sharded_block || sharded_block->is_unsharded(), "{} is sharded; unshard it before reading its values",
                  name);
   return quantized_weight ? quantized_weight->dequantize() : tensor.detach();
@@ -33,7 +34,9 @@ void Parameter::set_values(const at::Tensor& values) const {
 }
 
 ParameterStore::ParameterStore(ParameterSettings settings)
-    : settings_(std::move(settings)), host_arena_(settings_.options.device()) {
+    : settings_(std::move(settings)),
+      table_arena_(settings_.options.device()),
+      block_arena_(settings_.options.device()) {
   if (settings_.quantization != Quantization::kNone) {
     VLMTRAIN_CHECK(settings_.lora.has_value(),
                    "quantization requires LoRA, because quantized weights cannot be trained");
@@ -68,14 +71,14 @@ bool ParameterStore::should_quantize(const std::string& name) const {
 
 PlacedTable ParameterStore::add_per_layer_table(std::string name, Component component, at::IntArrayRef sizes,
                                                 InitialValues initial_values) {
-  const bool is_on_host = settings_.per_layer_tables == TablePlacement::kHost;
+  const bool is_on_host = settings_.per_layer_tables == MemoryPlacement::kHost;
   const at::Tensor storage = is_on_host
-                                 ? host_arena_.allocate(sizes, c10::typeMetaToScalarType(settings_.options.dtype()),
-                                                        keys::memory::kPerLayerEmbeddings.data())
+                                 ? table_arena_.allocate(sizes, c10::typeMetaToScalarType(settings_.options.dtype()),
+                                                         keys::memory::kPerLayerEmbeddings.data())
                                  : at::Tensor();
   const at::Tensor weight = add(std::move(name), component, sizes, initial_values, /*is_adapter=*/false, storage);
   parameters_.back().is_embedding = parameters_.back().is_per_layer_table = true;
-  return {weight, is_on_host ? host_arena_.view_on_device(weight) : weight};
+  return {weight, is_on_host ? table_arena_.view_on_device(weight) : weight};
 }
 
 const Parameter* ParameterStore::find_per_layer_table() const {
@@ -138,7 +141,7 @@ std::vector<std::string> ParameterStore::find_unmatched_modules_to_save() const 
 
 std::vector<at::Tensor> ParameterStore::finish_block(size_t first) {
   blocks_.push_back({.first = first, .end = parameters_.size()});
-  if (!settings_.shard.covers_all()) shard_block(blocks_.back());
+  if (unshards_blocks()) shard_block(blocks_.back());
   std::vector<at::Tensor> tensors;
   for (size_t i = first; i < parameters_.size(); ++i) {
     parameters_[i].is_in_block = true;
@@ -159,7 +162,9 @@ void ParameterStore::shard_block(BlockRange& block) {
     members.push_back(i);
   }
   if (weights.empty()) return;
-  block.sharded_block = std::make_shared<ShardedBlock>(weights, settings_.options, settings_.shard);
+  block.sharded_block =
+      std::make_shared<ShardedBlock>(weights, settings_.options, settings_.shard,
+                                     settings_.blocks == MemoryPlacement::kHost ? &block_arena_ : nullptr);
   for (size_t index = 0; index < members.size(); ++index) {
     Parameter& parameter = parameters_[members[index]];
     parameter.sharded_block = block.sharded_block;
@@ -169,7 +174,9 @@ void ParameterStore::shard_block(BlockRange& block) {
 }
 
 at::Tensor ParameterStore::unshard_values(const Parameter& parameter) const {
-  if (!parameter.sharded_block || parameter.sharded_block->is_unsharded()) return parameter.values();
+  const bool is_readable = !parameter.sharded_block || parameter.sharded_block->is_unsharded() ||
+                           (parameter.is_on_host() && !parameter.quantized_weight);
+  if (is_readable) return parameter.values();
   VLMTRAIN_CHECK(block_unsharder_ != nullptr, "cannot unshard {}: no unsharder is set", parameter.name);
   const auto block = std::ranges::find(blocks_, parameter.sharded_block, &BlockRange::sharded_block);
   block_unsharder_->unshard_block(block->first);

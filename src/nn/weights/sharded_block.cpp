@@ -9,6 +9,7 @@
 
 #include "nn/round_up.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/base/option_keys.h"
 
 namespace vlmtrain::nn {
 
@@ -38,12 +39,14 @@ ElementRange intersect_shard(int64_t offset, int64_t elements, int64_t shard_ele
   return end > first ? ElementRange{.first = first - offset, .count = end - first} : ElementRange{};
 }
 
-ShardedBlock::ShardedBlock(const std::vector<Weight>& weights, const at::TensorOptions& options, const Shard& shard)
-    : shard_(shard), device_(options.device()) {
+ShardedBlock::ShardedBlock(const std::vector<Weight>& weights, const at::TensorOptions& options, const Shard& shard,
+                           memory::HostArena* arena)
+    : shard_(shard), device_(options.device()), is_on_host_(arena != nullptr) {
   const at::NoGradGuard no_gradients;
   section(SectionKind::kTrained).dtype = options.dtype().toScalarType();
   lay_out_sections(weights);
-  rebind_tensors(options);
+  allocate_shards(options, arena);
+  rebind_tensors();
 }
 
 void ShardedBlock::lay_out_sections(const std::vector<Weight>& weights) {
@@ -68,26 +71,27 @@ void ShardedBlock::lay_out_sections(const std::vector<Weight>& weights) {
 }
 
 void ShardedBlock::assign_offsets() {
-  const auto get_storage = [](const StoredTensor& stored) { return stored.tensor.storage().unsafeGetStorageImpl(); };
-  const auto get_byte_offset = [](const StoredTensor& stored) {
-    return stored.tensor.storage_offset() * static_cast<int64_t>(stored.tensor.element_size());
-  };
-  // Frozen tensors that together fill an allocation belong to a group and remain adjacent.
+  // Tensors that together fill an allocation belong to a group and remain adjacent.
   struct AllocationRange {
-    int64_t begin, end;     // bytes of the allocation that the tensors span
-    int64_t num_bytes = 0;  // sum of the tensors' bytes; equal to end − begin if there are no gaps
-    int64_t offset = -1;    // in the section; −1 until assigned
+    int64_t begin, end;    // elements of the section's dtype that the tensors span in the allocation
+    int64_t elements = 0;  // sum of the tensors' elements; equal to end − begin if there are no gaps
+    int64_t offset = -1;   // in the section; −1 until assigned
   };
-  std::map<const c10::StorageImpl*, AllocationRange> allocation_ranges;
-  for (const ShardedWeight& sharded_weight : sharded_weights_) {
-    if (sharded_weight.kind != SectionKind::kFrozen) continue;
-    for (const StoredTensor& stored : sharded_weight.stored_tensors) {
-      const int64_t begin = get_byte_offset(stored), end = begin + stored.elements;
+  const auto may_group = [this](SectionKind kind) { return kind == SectionKind::kFrozen || is_whole(); };
+  const auto get_first_element = [](SectionKind kind, const StoredTensor& stored) {
+    return stored.tensor.storage_offset() * get_elements_per_value(kind, stored.tensor);
+  };
+  std::map<std::pair<SectionKind, const void*>, AllocationRange> allocation_ranges;
+  for (ShardedWeight& sharded_weight : sharded_weights_) {
+    for (StoredTensor& stored : sharded_weight.stored_tensors) {
+      stored.allocation = stored.tensor.storage().unsafeGetStorageImpl();
+      const int64_t begin = get_first_element(sharded_weight.kind, stored), end = begin + stored.elements;
       AllocationRange& range =
-          allocation_ranges.try_emplace(get_storage(stored), AllocationRange{begin, end}).first->second;
+          allocation_ranges.try_emplace({sharded_weight.kind, stored.allocation}, AllocationRange{begin, end})
+              .first->second;
       range = {.begin = std::min(range.begin, begin),
                .end = std::max(range.end, end),
-               .num_bytes = range.num_bytes + stored.elements};
+               .elements = range.elements + stored.elements};
     }
   }
   for (ShardedWeight& sharded_weight : sharded_weights_) {
@@ -97,22 +101,31 @@ void ShardedBlock::assign_offsets() {
                            section.elements + round_up(elements, get_section_alignment(sharded_weight.kind)));
     };
     for (StoredTensor& stored : sharded_weight.stored_tensors) {
-      const auto it = sharded_weight.kind == SectionKind::kFrozen ? allocation_ranges.find(get_storage(stored))
-                                                                  : allocation_ranges.end();
-      if (it == allocation_ranges.end() || it->second.num_bytes != it->second.end - it->second.begin) {
+      AllocationRange& range = allocation_ranges.at({sharded_weight.kind, stored.allocation});
+      if (!may_group(sharded_weight.kind) || range.elements != range.end - range.begin) {
         stored.first = allocate(stored.elements);
         continue;
       }
-      AllocationRange& range = it->second;
-      if (range.offset < 0) range.offset = allocate(range.num_bytes);
-      stored.first = range.offset + get_byte_offset(stored) - range.begin;
+      if (range.offset < 0) range.offset = allocate(range.elements);
+      stored.first = range.offset + get_first_element(sharded_weight.kind, stored) - range.begin;
     }
   }
 }
 
-void ShardedBlock::rebind_tensors(const at::TensorOptions& options) {
+void ShardedBlock::allocate_shards(const at::TensorOptions& options, memory::HostArena* arena) {
   for (Section& section : sections_) {
-    section.local_shard = at::empty({section.elements / shard_.count}, options.dtype(section.dtype));
+    const std::array sizes{section.elements / shard_.count};
+    if (arena == nullptr) {
+      section.local_shard = at::empty(sizes, options.dtype(section.dtype));
+    } else {
+      section.host_shard = arena->allocate(sizes, section.dtype, keys::memory::kOffload.data());
+      section.local_shard = arena->view_on_device(section.host_shard);
+    }
+  }
+}
+
+void ShardedBlock::rebind_tensors() {
+  for (Section& section : sections_) {
     const auto bytes = static_cast<size_t>(section.elements) * c10::elementSize(section.dtype);
     section.storage = c10::Storage(c10::Storage::use_byte_size_t(), bytes, at::DataPtr(nullptr, device_),
                                    /*allocator=*/nullptr, /*resizable=*/false);
@@ -168,11 +181,11 @@ ElementRange ShardedBlock::find_local_range(const Section& section, const Stored
   return intersect_shard(stored.first, stored.elements, section.elements / shard_.count, shard_);
 }
 
-at::Tensor ShardedBlock::slice_local_shard(const Section& section, const StoredTensor& stored) const {
+at::Tensor ShardedBlock::slice_shard(const Section& section, const at::Tensor& shard,
+                                     const StoredTensor& stored) const {
   const ElementRange local_range = find_local_range(section, stored);
   const int64_t begin = stored.first + local_range.first - shard_.rank * (section.elements / shard_.count);
-  return section.local_shard.narrow(0, local_range.count == 0 ? 0 : begin, local_range.count)
-      .view(stored.tensor.scalar_type());
+  return shard.narrow(0, local_range.count == 0 ? 0 : begin, local_range.count).view(stored.tensor.scalar_type());
 }
 
 ElementRange ShardedBlock::local_range(size_t i) const {
@@ -187,16 +200,21 @@ ElementRange ShardedBlock::local_range(size_t i) const {
 at::Tensor ShardedBlock::view_local_values(size_t i) const {
   const ShardedWeight& sharded_weight = sharded_weights_[i];
   VLMTRAIN_CHECK(!sharded_weight.quantized_weight, "a quantized weight has no local range of values");
-  return slice_local_shard(section(sharded_weight.kind), sharded_weight.stored_tensors.front());
+  const Section& section = this->section(sharded_weight.kind);
+  return slice_shard(section, section.local_shard, sharded_weight.stored_tensors.front());
 }
 
 void ShardedBlock::set_values(size_t i, const at::Tensor& values) {
   const at::NoGradGuard no_gradients;
   const ShardedWeight& sharded_weight = sharded_weights_[i];
   const Section& section = this->section(sharded_weight.kind);
+  // Copies between the device and host memory must name the host's side.
+  const at::Tensor& shard = is_on_host_ ? section.host_shard : section.local_shard;
   if (!sharded_weight.quantized_weight) {
     const ElementRange range = local_range(i);
-    if (range.count > 0) view_local_values(i).copy_(values.reshape(-1).narrow(0, range.first, range.count));
+    if (range.count == 0) return;
+    slice_shard(section, shard, sharded_weight.stored_tensors.front())
+        .copy_(values.reshape(-1).narrow(0, range.first, range.count));
     return;
   }
   VLMTRAIN_CHECK(!is_unsharded_, "cannot set values while the block is unsharded");
@@ -208,7 +226,7 @@ void ShardedBlock::set_values(size_t i, const at::Tensor& values) {
     const ElementRange range = find_local_range(section, stored);
     if (range.count == 0) continue;
     const at::Tensor local_bytes = packed.narrow(0, stored.first + range.first, range.count);
-    slice_local_shard(section, stored).copy_(local_bytes.view(stored.tensor.scalar_type()));
+    slice_shard(section, shard, stored).copy_(local_bytes.view(stored.tensor.scalar_type()));
   }
   reshard();
 }

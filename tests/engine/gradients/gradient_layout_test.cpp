@@ -106,7 +106,7 @@ TEST_P(GradientLayoutTest, ParametersOfABucketDoNotOverlap) {
     const GradientLayout layout = make_layout(parameters);
     std::vector<int64_t> num_placements(layout.size(), 0);
     for (size_t bucket = 0; bucket < layout.buckets().size(); ++bucket) {
-      const auto& [elements, indices, block] = layout.buckets()[bucket];
+      const auto& [elements, indices, block, is_on_host] = layout.buckets()[bucket];
       EXPECT_EQ(elements % (ranks() * (ranks() == 1 ? 128 : kShardAlignment)), 0);
       std::map<int64_t, size_t> by_offset;
       for (const size_t i : indices) {

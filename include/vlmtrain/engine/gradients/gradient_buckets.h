@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "vlmtrain/engine/gradients/gradient_layout.h"
+#include "vlmtrain/memory/host_arena.h"
 #include "vlmtrain/nn/weights/parameters.h"
 
 namespace vlmtrain::engine {
@@ -50,13 +51,14 @@ class GradientObserver {
 /// Not thread-safe. Backward passes may run on the device's autograd thread, one at a time.
 class GradientBuckets {
  public:
-  /// Allocates the sums of all parameters of `store` that require gradients, in `groups` groups,
-  /// and sets a hook on each parameter. `shard` is the part of the sums that this rank needs;
-  /// `is_undivided` is an argument of GradientLayout. REQUIRES: no other object has buckets for
-  /// these parameters; `groups` is 1 if the shard does not cover all elements; sharded blocks
-  /// outlive this object.
+  /// Allocates the sums of all parameters of `store` that require gradients, in `groups` groups, with
+  /// Offload::kGradients those of weights in host memory there, and sets a hook on each parameter. `shard` is the part
+  /// of the sums that this rank needs; `is_undivided` is an argument of GradientLayout. REQUIRES: no other object has
+  /// buckets for these parameters; `groups` is 1 if the shard does not cover all elements; sharded blocks outlive this
+  /// object.
   explicit GradientBuckets(const nn::ParameterStore& store, int64_t groups = 1, Shard shard = {},
-                           const GradientLayout::UndividedPredicate& is_undivided = {});
+                           const GradientLayout::UndividedPredicate& is_undivided = {},
+                           Offload offload = Offload::kNone);
   ~GradientBuckets();
   GradientBuckets(const GradientBuckets&) = delete;
   GradientBuckets& operator=(const GradientBuckets&) = delete;
@@ -72,6 +74,9 @@ class GradientBuckets {
   int64_t num_gradient_groups() const { return flat_sums_.size(0); }
   /// Returns the dtype (fp32) and the device of the sums.
   at::TensorOptions options() const { return flat_sums_.options(); }
+  /// Returns the bytes of sums in host memory. Each micro-batch reads and writes them, the first one only
+  /// writes, and the norm and the update read them.
+  int64_t host_bytes() const { return host_arena_.bytes(); }
   /// Sets the observer, not owned; null removes it. Trained parameters in sharded blocks require
   /// one.
   void set_observer(GradientObserver* observer) { observer_ = observer; }
@@ -109,18 +114,25 @@ class GradientBuckets {
  private:
   struct ParameterEntry {
     at::Tensor parameter;
-    std::vector<at::Tensor> sums{};    // by group, views of flat_sums_; empty in a sharded block
+    std::vector<at::Tensor> sums{};    // by group, views of flat_sums_ or host_sums_; empty in a sharded block
     std::vector<bool> has_gradient{};  // by group
   };
   class GradientHook;
 
+  /// Returns the sums of a group in the memory that holds the bucket, [elements of all its buckets].
+  at::Tensor get_group_sums(bool is_on_host, int64_t group) const {
+    return (is_on_host ? host_sums_ : flat_sums_).select(0, group);
+  }
+  at::Tensor get_bucket_sums(size_t bucket, int64_t group) const;
   void accumulate_gradient(size_t i);
 
   GradientLayout layout_;
   std::vector<ParameterEntry> entries_;
-  std::vector<int64_t> bucket_offsets_;  // by bucket, in a row of flat_sums_ or in block_shards_
+  std::vector<int64_t> bucket_offsets_;  // by bucket, in a row of flat_sums_ or host_sums_, or in block_shards_
   at::Tensor flat_sums_;                 // [groups, elements], bucket after bucket
-  at::Tensor block_shards_;              // this rank's parts of the buckets that are sharded blocks
+  memory::HostArena host_arena_;
+  at::Tensor host_sums_;     // the same for buckets in host memory, as the device sees it
+  at::Tensor block_shards_;  // this rank's parts of the buckets that are sharded blocks
   GradientObserver* observer_ = nullptr;
   int64_t current_gradient_group_ = 0;
 };

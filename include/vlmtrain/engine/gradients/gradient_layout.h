@@ -43,13 +43,15 @@ class GradientLayout {
     int64_t elements = 0;  ///< padding included; divisible by the number of ranks
     std::vector<size_t> parameter_indices{};
     const nn::ShardedBlock* block = nullptr;  ///< null unless the bucket is a sharded block
+    bool is_on_host = false;                  ///< its parameters are in host memory, and so are the gradients
   };
 
-  /// Lays out the parameters of `store` that require gradients. `shard` is the part of this rank.
+  /// Lays out the parameters of `store` that require gradients. `shard` is the part of this rank. With
+  /// Offload::kGradients, parameters in host memory have their own buckets.
   /// Throws InternalError if the rank is out of range or a parameter of a sharded block is
   /// undivided. REQUIRES: sharded blocks outlive this object and its copies.
   explicit GradientLayout(const nn::ParameterStore& store, Shard shard = {},
-                          const UndividedPredicate& is_undivided = {});
+                          const UndividedPredicate& is_undivided = {}, Offload offload = Offload::kNone);
 
   /// Returns the number of parameters that require gradients.
   size_t size() const { return entries_.size(); }

@@ -11,14 +11,15 @@
 
 #include "vlmtrain/engine/gradients/consensus.h"
 #include "vlmtrain/engine/gradients/rank_sync.h"
+#include "vlmtrain/memory/device_copy.h"
 #include "vlmtrain/nn/weights/parameters.h"
 #include "vlmtrain/nn/weights/sharded_block.h"
 
 namespace vlmtrain::engine {
 
-/// The unsharding of blocks during passes (ZeRO stage 3). Each block is all-gathered while the
-/// previous one computes, and resharded after it has run; at most two blocks are unsharded. In a
-/// backward pass, a block's gradients are reduced after it has run.
+/// The unsharding of blocks during passes (ZeRO stage 3). Each block is all-gathered, or copied from host
+/// memory, while the previous one computes, and resharded after it has run; at most two blocks are
+/// unsharded. In a backward pass, the gradients of a sharded block are reduced after it has run.
 ///
 /// A pass is a list of visits, each of which runs one block. All ranks walk the same list: the
 /// vision tower's blocks as often as the rank with most images needs, then the text model's blocks,
@@ -32,9 +33,11 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   ShardedBlocks(nn::ParameterStore& store, GradientReducer& reducer);
   ~ShardedBlocks() override;
 
-  /// Sets the collectives. Must be called before the first pass; `consensus` must outlive this
-  /// object.
-  void set_consensus(const Consensus& consensus) { consensus_ = &consensus; }
+  /// Sets the collectives. Must be called before the first pass if blocks are sharded; `consensus` must
+  /// outlive this object. No effect if they are whole: each rank then runs its own passes.
+  void set_consensus(const Consensus& consensus) {
+    if (!store_.shard().covers_all()) consensus_ = &consensus;
+  }
 
   // Documented in nn::BlockUnsharder.
   void begin_pass(const nn::ForwardPassSpec& spec) override;
@@ -78,11 +81,13 @@ class ShardedBlocks final : public nn::BlockUnsharder {
 
   nn::ParameterStore& store_;
   GradientReducer& reducer_;
+  const Consensus single_rank_;
   const Consensus* consensus_ = nullptr;
   std::vector<Block> blocks_;  // in order of a forward pass
   std::array<at::Tensor, 2> slots_;
-  std::vector<BlockVisit> visits_;         // of the current pass, in order
-  size_t current_visit_index_ = kNoIndex;  // index into visits_; kNoIndex before the first
+  std::array<std::optional<memory::SlotCopier>, 2> slot_copiers_;  // of blocks in host memory
+  std::vector<BlockVisit> visits_;                                 // of the current pass, in order
+  size_t current_visit_index_ = kNoIndex;                          // index into visits_; kNoIndex before the first
   bool is_in_pass_ = false;
   // Result of the last exchange: whether any rank is in a pass, and the block requested by
   // unshard_block().

@@ -73,15 +73,32 @@ constexpr bool shards_blocks(ShardingStrategy sharding) {
   return sharding == ShardingStrategy::kFull || sharding == ShardingStrategy::kHybrid;
 }
 
-/// The training state that is in host memory (memory.offload). No effect on the CPU.
+/// What is in host memory (memory.offload), in ascending order of saved memory. No effect on the CPU.
 enum class Offload {
   kNone,
   kOptimizer,  ///< masters and moments of AdamW, which the GPU reads and writes in place (memory::HostArena)
+  kWeights,    ///< also the weights of blocks, which are copied to the GPU before they run (ShardedBlocks)
+  kGradients,  ///< also the sums of the gradients of these weights, in place
 };
 
-/// Returns the value of `memory.offload`: "none", "optimizer".
+/// Returns whether the weights of blocks are in host memory.
+constexpr bool offloads_weights(Offload offload) {
+  return offload >= Offload::kWeights;
+}
+
+/// Returns the value of `memory.offload`: "none", "optimizer", "weights", "gradients".
 constexpr const char* to_string(Offload offload) {
-  return offload == Offload::kOptimizer ? "optimizer" : "none";
+  switch (offload) {
+    case Offload::kOptimizer:
+      return "optimizer";
+    case Offload::kWeights:
+      return "weights";
+    case Offload::kGradients:
+      return "gradients";
+    case Offload::kNone:
+      break;
+  }
+  return "none";
 }
 
 /// The settings of a step for the tasks of its samples (data::Sample::task_index).
@@ -170,7 +187,7 @@ enum class OptimizerStateDtype {
   kBf16,
   /// Block-wise with a dynamic code (Dettmers et al. 2022, 8-bit Optimizers via Block-wise
   /// Quantization, arXiv 2110.02861), as bitsandbytes' AdamW8bit and transformers' adamw_bnb_8bit.
-  /// 256 elements share a scale; embeddings have fp32 moments.
+  /// 256 elements share a scale; embeddings have fp32 moments, unless compresses_embedding_states.
   k8Bit,
 };
 
@@ -239,6 +256,7 @@ struct OptimizerSettings {
   double max_grad_norm = 1.0;  ///< gradients are scaled down to this global norm; 0: no clipping
   std::optional<LossScaleSettings> loss_scale = std::nullopt;  ///< nullopt: no loss scale
   OptimizerStateDtype state_dtype = OptimizerStateDtype::kFp32;
+  bool compresses_embedding_states = false;  ///< whether k8Bit applies to embeddings, too
   std::optional<MasterWeights> master_weights = std::nullopt;  ///< nullopt: kSplit on CUDA, else kFp32
   uint64_t seed = 0;                                           ///< seed of the stochastic rounding
   std::vector<ParameterGroupSettings> groups = {};             ///< each parameter matches at most one

@@ -48,14 +48,14 @@ struct TrainingState {
                 int64_t num_gradient_groups = 1, Shard shard = {}, Offload offload = Offload::kNone)
       : model(trained_model),
         gradient_buckets(trained_model.parameters(), num_gradient_groups, shard,
-                         find_undivided_parameters(trained_model.parameters(), settings)),
+                         find_undivided_parameters(trained_model.parameters(), settings), offload),
         gradient_reducer(gradient_buckets),
         optimizer_sync(shard.covers_all() ? nullptr
                                           : std::make_unique<ShardedOptimizerSync>(trained_model.parameters(),
                                                                                    gradient_buckets.layout())),
-        sharded_blocks(trained_model.parameters().shard().covers_all()
-                           ? nullptr
-                           : std::make_unique<ShardedBlocks>(trained_model.parameters(), gradient_reducer)),
+        sharded_blocks(trained_model.parameters().unshards_blocks()
+                           ? std::make_unique<ShardedBlocks>(trained_model.parameters(), gradient_reducer)
+                           : nullptr),
         optimizer(trained_model.parameters(), gradient_buckets, settings, offload) {}
 
   /// Makes the following steps reduce gradients over the ranks of `consensus`, which must outlive
@@ -66,7 +66,7 @@ struct TrainingState {
   GradientBuckets gradient_buckets;
   GradientReducer gradient_reducer;
   std::unique_ptr<ShardedOptimizerSync> optimizer_sync;  ///< null unless optimizer state is sharded
-  std::unique_ptr<ShardedBlocks> sharded_blocks;         ///< null unless blocks are sharded
+  std::unique_ptr<ShardedBlocks> sharded_blocks;         ///< null unless blocks are sharded or in host memory
   Optimizer optimizer;
 };
 

@@ -59,11 +59,19 @@ struct Parameter {
   int64_t elements() const { return c10::multiply_integers(sizes()); }
   /// Returns whether the gradient is reduced together with the gradients of its sharded block.
   bool has_sharded_gradient() const {
-    return sharded_block && sharded_block->section_kind(index_in_block) == ShardedBlock::SectionKind::kTrained &&
-           tensor.requires_grad();
+    return sharded_block && !sharded_block->is_whole() &&
+           sharded_block->section_kind(index_in_block) == ShardedBlock::SectionKind::kTrained && tensor.requires_grad();
   }
-  /// Returns the values without gradients: the tensor itself, or a new tensor of dequantized
-  /// values. Throws InternalError if it belongs to a sharded block that is not unsharded.
+  /// Returns whether the values are whole in host memory, as they are or packed.
+  bool is_on_host() const { return sharded_block && sharded_block->is_on_host() && sharded_block->is_whole(); }
+  /// Returns whether the tensors are, or when their block runs will be, in one allocation.
+  bool shares_allocation(const Parameter& other) const {
+    if (!is_on_host() || !other.is_on_host()) return tensor.is_alias_of(other.tensor);
+    return sharded_block == other.sharded_block && sharded_block->are_adjacent(index_in_block, other.index_in_block);
+  }
+  /// Returns the values without gradients: the tensor itself, a CPU tensor if they are in host memory, or
+  /// a new tensor of dequantized values. Throws InternalError if it belongs to a sharded block that is
+  /// not unsharded.
   at::Tensor values() const;
   /// Copies `values` of shape sizes(), converted to the dtype or quantized. In a sharded block,
   /// copies the local part only.
@@ -76,7 +84,8 @@ struct ParameterSettings {
   std::optional<LoraSettings> lora = std::nullopt;
   Quantization quantization = Quantization::kNone;  ///< format of all Linear weights; requires `lora`
   Shard shard = {};  ///< this rank's shard of the blocks' weights; adapters are replicated
-  TablePlacement per_layer_tables = TablePlacement::kDevice;  ///< see ParameterStore::add_per_layer_table()
+  MemoryPlacement per_layer_tables = MemoryPlacement::kDevice;  ///< see ParameterStore::add_per_layer_table()
+  MemoryPlacement blocks = MemoryPlacement::kDevice;            ///< of the blocks' weights, except for adapters
 };
 
 /// Existing storage for the weight of a Linear: a tensor or a quantized weight. If both are empty,
@@ -131,7 +140,9 @@ class ParameterStore {
   /// Returns the table of per-layer embeddings; null if there is none.
   const Parameter* find_per_layer_table() const;
   /// Returns the bytes of tables in host memory that a device reads; 0 if the device is the CPU.
-  int64_t host_table_bytes() const { return settings_.options.device().is_cpu() ? 0 : host_arena_.bytes(); }
+  int64_t host_table_bytes() const { return settings_.options.device().is_cpu() ? 0 : table_arena_.bytes(); }
+  /// Returns the bytes of the blocks' weights in host memory.
+  int64_t host_block_bytes() const { return block_arena_.bytes(); }
 
   /// Adds the weight of a Linear, [out, in]; quantized if should_quantize(name).
   LinearWeight add_linear_weight(std::string name, Component component, at::IntArrayRef sizes,
@@ -163,11 +174,13 @@ class ParameterStore {
   const std::optional<LoraSettings>& lora() const { return settings_.lora; }
   Quantization quantization() const { return settings_.quantization; }
   const at::TensorOptions& options() const { return settings_.options; }
-  /// Declares the parameters added since all() had `first` entries to be one block, and shards it
-  /// if the settings say so. Returns its tensors.
+  /// Declares the parameters added since all() had `first` entries to be one block, and shards it or moves
+  /// it to host memory if the settings say so. Returns its tensors.
   std::vector<at::Tensor> finish_block(size_t first);
   const std::vector<BlockRange>& blocks() const { return blocks_; }
   const Shard& shard() const { return settings_.shard; }
+  /// Returns whether the weights of blocks exist on the device only while the block is in use.
+  bool unshards_blocks() const { return !shard().covers_all() || settings_.blocks == MemoryPlacement::kHost; }
 
   /// A hook that is called before a forward pass reads parameters [first, end) of all(). It is
   /// called once before each block runs, and once for each parameter outside of blocks before the
@@ -217,7 +230,7 @@ class ParameterStore {
 
   ParameterSettings settings_;
   std::optional<Quantizer> quantizer_;
-  memory::HostArena host_arena_;
+  memory::HostArena table_arena_, block_arena_;
   std::vector<LoraTarget> lora_targets_;
   std::vector<Parameter> parameters_;
   std::vector<LinearInfo> linears_;

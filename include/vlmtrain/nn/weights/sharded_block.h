@@ -10,18 +10,21 @@
 #include <memory>
 #include <vector>
 
+#include "vlmtrain/memory/host_arena.h"
 #include "vlmtrain/nn/weights/quantized_weight.h"
 #include "vlmtrain/nn/weights/shard.h"
 
 namespace vlmtrain::nn {
 
-/// The weights of a block. This rank owns one shard of them. Between unshard() and reshard() the
-/// block's tensors point into a gathered buffer. At other times their data pointer is null and they
+/// The weights of a block. This rank owns one shard of them, which may be in host memory; without
+/// sharding, it is all of them. Between unshard() and reshard() the block's tensors point into a
+/// gathered buffer. At other times their data pointer is null and they
 /// must not be read; Parameter::values() checks this.
 ///
 /// The weights are in two sections, each sharded separately: trained weights in the model's dtype,
-/// and frozen weights as bytes, in packed form if quantized. Frozen tensors that together fill one
-/// allocation keep their relative offsets, so groups of Linears remain adjacent. Not thread-safe.
+/// and frozen weights as bytes, in packed form if quantized. Tensors that together fill one allocation
+/// keep their relative offsets, so groups of Linears remain adjacent; of a block that is not whole, only
+/// frozen ones. Not thread-safe.
 class ShardedBlock {
  public:
   /// The section of a weight.
@@ -34,15 +37,24 @@ class ShardedBlock {
     std::shared_ptr<QuantizedWeight> quantized_weight;  ///< null unless quantized
   };
 
-  /// Allocates the local shard and frees the memory of the given tensors, whose values are lost.
-  /// `options`: device, and dtype of the trained weights.
-  ShardedBlock(const std::vector<Weight>& weights, const at::TensorOptions& options, const Shard& shard);
+  /// Allocates the local shard, in `arena` unless it is null, and frees the memory of the given tensors,
+  /// whose values are lost. `options`: device, and dtype of the trained weights. Throws the exceptions of
+  /// memory::HostArena::allocate().
+  ShardedBlock(const std::vector<Weight>& weights, const at::TensorOptions& options, const Shard& shard,
+               memory::HostArena* arena = nullptr);
+
+  /// Returns whether the shard is the whole block.
+  bool is_whole() const { return shard_.covers_all(); }
+  /// Returns whether the shard is in host memory.
+  bool is_on_host() const { return is_on_host_; }
 
   /// Returns the number of elements of the whole section with padding, in its dtype; 0 if it is
   /// empty.
   int64_t elements(SectionKind kind) const { return section(kind).elements; }
   /// Returns the local shard of the section, [elements / shard.count].
   const at::Tensor& local_shard(SectionKind kind) const { return section(kind).local_shard; }
+  /// Returns the same memory as a CPU tensor. REQUIRES: is_on_host().
+  const at::Tensor& host_shard(SectionKind kind) const { return section(kind).host_shard; }
   /// Returns the bytes of a buffer for both gathered sections.
   int64_t bytes() const;
   /// Returns the view [elements] of a section in such a buffer, uint8 [≥ bytes()].
@@ -61,12 +73,20 @@ class ShardedBlock {
   /// Returns the offset of weight i in its section, in elements of the section's dtype. REQUIRES:
   /// the weight is not quantized.
   int64_t section_offset(size_t i) const { return sharded_weights_[i].stored_tensors.front().first; }
+  /// Returns whether two weights were in one allocation, and are adjacent in the block. REQUIRES: neither is
+  /// quantized.
+  bool are_adjacent(size_t i, size_t j) const {
+    return sharded_weights_[i].stored_tensors.front().allocation ==
+           sharded_weights_[j].stored_tensors.front().allocation;
+  }
   /// Returns the elements of weight i that are in the local shard, relative to the weight. Throws
   /// InternalError if the weight is quantized.
   ElementRange local_range(size_t i) const;
   /// Returns local_range() of weight i as a view of the local shard, [count]. Throws InternalError
   /// if the weight is quantized.
   at::Tensor view_local_values(size_t i) const;
+  /// The same for the host's use, as memory::view_on_host(). REQUIRES: is_on_host().
+  at::Tensor view_host_values(size_t i) const { return memory::view_on_host(view_local_values(i)); }
   /// Copies the local part of `values`, the whole weight i, into the local shard, converted to the
   /// dtype or quantized. A quantized weight needs a temporary buffer of bytes(); throws
   /// InternalError if the block is unsharded then.
@@ -78,6 +98,7 @@ class ShardedBlock {
     at::Tensor tensor;
     int64_t first;
     int64_t elements;
+    const void* allocation = nullptr;  // before the block was made; of a group that stays adjacent
   };
   /// A weight and its tensors: one, or several if quantized.
   struct ShardedWeight {
@@ -89,16 +110,18 @@ class ShardedBlock {
     at::ScalarType dtype = at::kByte;
     int64_t elements = 0;
     int64_t byte_offset = 0;  // in the gathered buffer
-    at::Tensor local_shard;
-    c10::Storage storage;  // shared by the tensors; points into the gathered buffer or is null
+    at::Tensor local_shard;   // on the device, or as the device sees it
+    at::Tensor host_shard;    // the same memory as a CPU tensor; undefined if it is not in host memory
+    c10::Storage storage;     // shared by the tensors; points into the gathered buffer or is null
   };
 
   const Section& section(SectionKind kind) const { return sections_[static_cast<size_t>(kind)]; }
   Section& section(SectionKind kind) { return sections_[static_cast<size_t>(kind)]; }
   void lay_out_sections(const std::vector<Weight>& weights);
   void assign_offsets();
-  void rebind_tensors(const at::TensorOptions& options);
-  at::Tensor slice_local_shard(const Section& section, const StoredTensor& stored) const;
+  void allocate_shards(const at::TensorOptions& options, memory::HostArena* arena);
+  void rebind_tensors();
+  at::Tensor slice_shard(const Section& section, const at::Tensor& shard, const StoredTensor& stored) const;
   ElementRange find_local_range(const Section& section, const StoredTensor& stored) const;
   void set_storage(void* buffer);
 
@@ -106,6 +129,7 @@ class ShardedBlock {
   at::Device device_;
   std::array<Section, 2> sections_;
   std::vector<ShardedWeight> sharded_weights_;
+  bool is_on_host_;
   bool is_unsharded_ = false;
 };
 

@@ -34,15 +34,15 @@ inline std::string to_string(Quantization quantization) {
   throw InternalError("unknown quantization");
 }
 
-/// The memory that holds the table of per-layer embeddings (memory.per_layer_embeddings).
-enum class TablePlacement : uint8_t {
+/// The memory that holds weights.
+enum class MemoryPlacement : uint8_t {
   kDevice,
   kHost,  ///< host memory, which the device reads (memory::HostArena)
 };
 
 /// Returns the name that the configuration uses.
-inline std::string to_string(TablePlacement placement) {
-  return placement == TablePlacement::kHost ? "host" : "device";
+inline std::string to_string(MemoryPlacement placement) {
+  return placement == MemoryPlacement::kHost ? "host" : "device";
 }
 
 /// The part of a vision-language model that a parameter belongs to. Freezing and learning rates are

@@ -1,0 +1,64 @@
+// Weights of blocks in host memory. On the CPU it is ordinary memory, but blocks take the same paths: they
+// exist in two slots only while they run.
+
+#include "distributed/trained_ranks.h"
+
+namespace vlmtrain::distributed {
+namespace {
+
+constexpr int64_t kSteps = 2;
+
+void expect_equal(const TrainResult& actual, const TrainResult& expected) {
+  EXPECT_EQ(actual.losses, expected.losses);
+  EXPECT_EQ(actual.norms, expected.norms);
+  ASSERT_EQ(actual.weights.size(), expected.weights.size());
+  for (const auto& [name, weight] : expected.weights) EXPECT_TRUE(at::equal(actual.weights.at(name), weight)) << name;
+  ASSERT_EQ(actual.state.size(), expected.state.size());
+  for (const auto& [name, tensor] : expected.state) EXPECT_TRUE(at::equal(actual.state.at(name), tensor)) << name;
+}
+
+class HostBlocks : public testing::TestWithParam<TrainConfig> {};
+
+TEST_P(HostBlocks, EqualResidentBlocksToTheBit) {
+  const TrainResult expected = train(1, kUnsharded, GetParam(), kSteps);
+  expect_equal(train(1, kHostWeights, GetParam(), kSteps), expected);
+  expect_equal(train(1, kHostGradients, GetParam(), kSteps), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, HostBlocks, testing::ValuesIn(list_block_configs()),
+                         [](const auto& instance) { return instance.param.name; });
+
+TEST(HostBlocksTest, OfSeveralRanksEqualResidentBlocksToTheBit) {
+  for (const TrainConfig& config :
+       {TrainConfig{.name = "full"}, TrainConfig{.name = "lora", .lora = nn::LoraSettings{.rank = 4}}}) {
+    SCOPED_TRACE(config.name);
+    expect_equal(train(2, kHostWeights, config, kSteps), train(2, kUnsharded, config, kSteps));
+  }
+}
+
+TEST(HostBlocksTest, ResumeFromResidentOnesAndTheOtherWayRound) {
+  const TrainConfig config{
+      .name = "split", .settings = {.master_weights = engine::MasterWeights::kSplit}, .dtype = at::kBFloat16};
+  const TrainResult expected = train(1, kUnsharded, config, 2), interrupted = train(1, kUnsharded, config, 1);
+  for (const auto& [first, second] : {std::pair{kUnsharded, kHostGradients}, {kHostGradients, kUnsharded}}) {
+    TrainResult resumed = train(1, second, config, 1, train(1, first, config, 1));
+    EXPECT_EQ(resumed.losses.front(), expected.losses.back());
+    for (const auto& [name, weight] : expected.weights)
+      EXPECT_TRUE(at::equal(resumed.weights.at(name), weight)) << name;
+  }
+}
+
+TEST(HostBlocksTest, StepIsRetriedAfterItRanOutOfMemory) {
+  for (TrainConfig config :
+       {TrainConfig{.name = "whole"}, TrainConfig{.name = "recomputed", .recompute = {.vision = 1, .language = 2}}}) {
+    SCOPED_TRACE(config.name);
+    const TrainResult expected = train(1, kUnsharded, config, 5);
+    config.runs_out_of_memory = true;
+    const TrainResult retried = train(1, kHostGradients, config, 5);
+    EXPECT_EQ(retried.retried_steps, 4);
+    expect_equal(retried, expected);
+  }
+}
+
+}  // namespace
+}  // namespace vlmtrain::distributed
