@@ -48,9 +48,10 @@ void check_master_weights(const engine::TrainingOptions& training) {
   throw usage_error("{}: {} is for bf16 weights, but {} is {}: {}; set {} to auto, or {} to bf16",
                     keys::training::kMasterWeights, engine::to_string(master_weights), keys::training::kPrecision,
                     engine::to_string(training.precision),
-                    training.precision == engine::Precision::kFp32
-                        ? "fp32 weights are their own masters"
-                        : "an fp16 weight is not the upper half of an fp32 number, so its master cannot be split",
+                    training.precision == engine::Precision::kFp32 ? "fp32 weights are their own masters"
+                    : master_weights == engine::MasterWeights::kSplit
+                        ? "an fp16 weight is not the upper half of an fp32 number, so its master cannot be split"
+                        : "small updates of fp16 weights underflow",
                     keys::training::kMasterWeights, keys::training::kPrecision);
 }
 
@@ -271,6 +272,9 @@ std::vector<UnusedSettingsRule> list_unused_settings_rules(const Config& config,
        fmt::format("it applies only to {}=fp16 with {}=auto", keys::training::kPrecision, keys::training::kLossScale)},
       {/*applies=*/true, engine::list_unused_rule_keys(training.optimizer),
        fmt::format("{} is {}", keys::training::kOptimizer, engine::get_optimizer_info(training.optimizer.kind).name)},
+      {training.optimizer.state_dtype != engine::OptimizerStateDtype::k8Bit,
+       {keys::training::kCompressEmbeddingStates},
+       fmt::format("{} is not 8bit", keys::training::kOptimizerStates)},
       {training.max_steps.has_value(),
        {keys::training::kEpochs},
        fmt::format("{} is a number", keys::training::kMaxSteps)},

@@ -46,10 +46,11 @@ class Weights {
 };
 
 std::map<std::string, at::Tensor> run_three_steps(at::Device device, at::ScalarType dtype,
-                                                  engine::OptimizerStateDtype states) {
+                                                  engine::OptimizerStateDtype states,
+                                                  engine::Offload offload = engine::Offload::kNone) {
   Weights weights(device, dtype);
   engine::GradientBuckets sums(weights.store());
-  engine::Optimizer optimizer(weights.store(), sums, {.weight_decay = 0.1, .state_dtype = states});
+  engine::Optimizer optimizer(weights.store(), sums, {.weight_decay = 0.1, .state_dtype = states}, offload);
   for (int step = 0; step < 3; ++step) {
     weights.add_gradients(step);
     optimizer.step({1e-2, 1e-2, 1e-2});
@@ -89,6 +90,15 @@ TEST_P(GpuOptimizer, UpdatesMatchCpu) {
     }
     deviations_.expect_at_most(bound, parity::relative_difference(gpu_tensor, tensor), "state", name);
   }
+}
+
+TEST_P(GpuOptimizer, StateInHostMemoryEqualsResidentState) {
+  const auto [dtype, states] = GetParam();
+  if (dtype == at::kBFloat16 && !has_bf16()) GTEST_SKIP() << "the GPU has no bf16";
+  const auto expected = run_three_steps(device_, dtype, states);
+  const auto actual = run_three_steps(device_, dtype, states, engine::Offload::kOptimizer);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (const auto& [name, tensor] : expected) EXPECT_TRUE(at::equal(fetch_result(actual.at(name)), tensor)) << name;
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, GpuOptimizer,

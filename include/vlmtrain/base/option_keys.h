@@ -106,6 +106,7 @@ inline constexpr std::string_view kPrecision = "training.precision";
 inline constexpr std::string_view kLossScale = "training.loss_scale";
 inline constexpr std::string_view kLossScaleGrowthSteps = "training.loss_scale_growth_steps";
 inline constexpr std::string_view kOptimizerStates = "training.optimizer_states";
+inline constexpr std::string_view kCompressEmbeddingStates = "training.compress_embedding_states";
 inline constexpr std::string_view kMasterWeights = "training.master_weights";
 inline constexpr std::string_view kKernels = "training.kernels";
 inline constexpr std::string_view kSeed = "training.seed";

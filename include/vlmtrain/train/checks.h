@@ -22,6 +22,9 @@ void check_required_keys(const Config& config);
 /// Throws UserError (kUsage) for a loss scale without fp16.
 void check_loss_scale(const engine::TrainingOptions& training);
 
+/// Throws UserError (kUsage) for split masters or none without bf16.
+void check_master_weights(const engine::TrainingOptions& training);
+
 /// Throws UserError (kUsage) if a learning rate is set for a part of the model that is frozen.
 void check_learning_rates(const Config& config);
 

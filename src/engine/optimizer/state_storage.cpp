@@ -26,16 +26,19 @@ constexpr int64_t kMaxGroupBlocks = (int64_t{1} << 30) / kBlockElements;
 constexpr int64_t kMinCompressedElements = 4096;
 
 /// Returns whether the moments of the parameter are compressed.
-bool compresses_moments(OptimizerStateDtype state_dtype, const nn::Parameter& parameter) {
-  if (state_dtype == OptimizerStateDtype::kFp32 || parameter.elements() < kMinCompressedElements) return false;
-  return state_dtype != OptimizerStateDtype::k8Bit || !parameter.is_embedding;
+bool compresses_moments(const OptimizerSettings& settings, const nn::Parameter& parameter) {
+  if (settings.state_dtype == OptimizerStateDtype::kFp32 || parameter.elements() < kMinCompressedElements) return false;
+  return settings.state_dtype != OptimizerStateDtype::k8Bit || !parameter.is_embedding ||
+         settings.compresses_embedding_states;
 }
 
-/// Returns the part of a parameter that this rank updates, as a view of the parameter or of its
-/// shard.
+/// Returns the part of a parameter that this rank updates, as a view of the parameter, of its shard, or of
+/// its memory on the host.
 at::Tensor get_local_weight(const nn::Parameter& parameter, const ElementRange& range, const Shard& shard,
                             bool is_elementwise) {
   if (parameter.has_sharded_gradient()) return parameter.sharded_block->view_local_values(parameter.index_in_block);
+  if (parameter.sharded_block)
+    return parameter.sharded_block->view_local_values(parameter.index_in_block).view(parameter.sizes());
   const at::Tensor full_weight = parameter.tensor.detach();
   const bool is_whole = shard.covers_all() || (!is_elementwise && range.count > 0);
   return is_whole ? full_weight : full_weight.view(-1).narrow(0, range.first, range.count);
@@ -45,8 +48,8 @@ at::Tensor get_local_weight(const nn::Parameter& parameter, const ElementRange& 
 
 /// In fp32, in two halves, or if it is rounded stochastically, the weight.
 nn::StoredTensor OptimizerStateStorage::get_stored_master(const ParameterState& parameter) const {
-  return {memory_.view_on_host(parameter.master.defined() ? parameter.master : parameter.weight),
-          parameter.low_bits.defined() ? memory_.view_on_host(parameter.low_bits) : at::Tensor()};
+  return {memory::view_on_host(parameter.master.defined() ? parameter.master : parameter.weight),
+          parameter.low_bits.defined() ? memory::view_on_host(parameter.low_bits) : at::Tensor()};
 }
 
 OptimizerStateTensor OptimizerStateStorage::make_master_state_tensor(const ParameterState& parameter) const {
@@ -79,7 +82,7 @@ OptimizerStateStorage::OptimizerStateStorage(const nn::ParameterStore& store, co
     const at::Tensor weight = get_local_weight(parameter, range, buckets.shard(), is_elementwise);
     ParameterState state{parameter.name, group, parameter.tensor, range, weight};
     add_master(state, parameter, settings);
-    if (!compresses_moments(settings.state_dtype, parameter)) add_moments(state);
+    if (!compresses_moments(settings, parameter)) add_moments(state);
     parameters_.push_back(std::move(state));
   }
   if (settings.state_dtype != OptimizerStateDtype::kFp32) tables_.emplace(settings.state_dtype, options_);
@@ -317,7 +320,7 @@ std::vector<OptimizerStateTensor> OptimizerStateStorage::collect_tensors() const
     for (size_t moment = 0; moment < parameter.moments.size(); ++moment) {
       OptimizerStateTensor tensor = make_master_state_tensor(parameter);
       tensor.name = fmt::format("{}.{}", names[moment], parameter.name);
-      tensor.values = {memory_.view_on_host(parameter.moments[moment])};
+      tensor.values = {memory::view_on_host(parameter.moments[moment])};
       tensor.is_master = false;
       tensors.push_back(std::move(tensor));
     }
@@ -331,7 +334,7 @@ std::vector<OptimizerStateTensor> OptimizerStateStorage::collect_tensors() const
         // A moment has one value per element, an absmax one per block.
         const int64_t values_per_block = values.dim() == 2 ? values.size(1) : 1;
         tensors.push_back({.name = fmt::format("{}.{}", prefix, parameter.name),
-                           .values = {memory_.view_on_host(values)},
+                           .values = {memory::view_on_host(values)},
                            .first = parameter.range.first / kShardAlignment * values_per_block,
                            .total = count_blocks(parameter.parameter.numel()) * values_per_block,
                            .is_sharded = true,

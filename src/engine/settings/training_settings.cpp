@@ -255,6 +255,9 @@ void declare_options(OptionTable& table, OptimizerSettings& settings) {
       {.doc = "Data type of AdamW's moments. bf16: rounded stochastically. 8bit: block-wise and dynamic, as in "
               "bitsandbytes; embeddings in fp32. Tensors with fewer than 4096 elements are always in fp32.",
        .resume = ResumeRule::kIfRequested});
+  table.add(keys::training::kCompressEmbeddingStates, settings.compresses_embedding_states,
+            {.doc = "Whether 8-bit optimizer states include those of embeddings. bitsandbytes keeps them in fp32.",
+             .resume = ResumeRule::kIfRequested});
   table.add_enum(
       keys::training::kMasterWeights, settings.master_weights, master_weights_choices,
       {.doc = "Format of the fp32 master weights of bf16 weights (how-to/optimizers.md). split: in two halves, the "
@@ -271,6 +274,7 @@ void to_json(nlohmann::json& json, const OptimizerSettings& settings) {
           {"max_grad_norm", settings.max_grad_norm},
           {"loss_scale", settings.loss_scale ? nlohmann::json(*settings.loss_scale) : nlohmann::json()},
           {"state_dtype", settings.state_dtype},
+          {"compresses_embedding_states", settings.compresses_embedding_states},
           {"master_weights", settings.master_weights ? nlohmann::json(*settings.master_weights) : nlohmann::json()},
           {"seed", settings.seed},
           {"groups", groups_to_json(settings.groups)},
@@ -288,6 +292,7 @@ void from_json(const nlohmann::json& json, OptimizerSettings& settings) {
   const auto& loss_scale = json.at("loss_scale");
   settings.loss_scale = loss_scale.is_null() ? std::nullopt : std::optional{loss_scale.get<LossScaleSettings>()};
   json.at("state_dtype").get_to(settings.state_dtype);
+  json.at("compresses_embedding_states").get_to(settings.compresses_embedding_states);
   const auto& master_weights = json.at("master_weights");
   settings.master_weights =
       master_weights.is_null() ? std::nullopt : std::optional{master_weights.get<MasterWeights>()};

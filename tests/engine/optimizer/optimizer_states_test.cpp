@@ -104,9 +104,10 @@ TEST(OptimizerStateDtype, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) 
   scope.add_parameter("small", {5, 819}, nn::InitialValues::ones());  // 4,095 elements
   scope.add_parameter("large", {4096}, nn::InitialValues::ones());
   scope.add_embedding("embedding", {64, 64}, nn::InitialValues::ones());
-  const auto dtypes = [&store](OptimizerStateDtype states) {
+  const auto dtypes = [&store](OptimizerStateDtype states, bool compresses_embedding_states = false) {
     std::map<std::string, at::ScalarType> actual;
-    for (const auto& [name, tensor] : read_tensors(BucketedOptimizer(store, {.state_dtype = states}).state()))
+    const OptimizerSettings settings{.state_dtype = states, .compresses_embedding_states = compresses_embedding_states};
+    for (const auto& [name, tensor] : read_tensors(BucketedOptimizer(store, settings).state()))
       actual[name] = tensor.scalar_type();
     return actual;
   };
@@ -116,6 +117,7 @@ TEST(OptimizerStateDtype, OfSmallTensorsStayInFp32AndOfEmbeddingsWithEightBits) 
     EXPECT_EQ(eight_bit.at(moment + ".model.large"), at::kByte);
     EXPECT_EQ(eight_bit.at(moment + "_absmax.model.large"), at::kFloat);
     EXPECT_EQ(eight_bit.at(moment + ".model.embedding"), at::kFloat);
+    EXPECT_EQ(dtypes(OptimizerStateDtype::k8Bit, true).at(moment + ".model.embedding"), at::kByte);
     EXPECT_EQ(dtypes(OptimizerStateDtype::kBf16).at(moment + ".model.small"), at::kFloat);
     EXPECT_EQ(dtypes(OptimizerStateDtype::kBf16).at(moment + ".model.embedding"), at::kBFloat16);
     EXPECT_EQ(dtypes(OptimizerStateDtype::kFp32).at(moment + ".model.large"), at::kFloat);
