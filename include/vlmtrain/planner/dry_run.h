@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -90,10 +91,23 @@ struct OperationCost {
   OperationCost& operator+=(const OperationCost& other);
 };
 
+/// The time of a micro-batch on the link to host memory.
+struct LinkSeconds {
+  double copies = 0;    ///< copies that overlap with the passes
+  double in_place = 0;  ///< reads and writes by kernels, which wait for them
+
+  /// Returns the duration of micro-batches whose passes take `passes_seconds` in all.
+  double compute_total(double passes_seconds, double micro_batches) const {
+    return std::max(passes_seconds, micro_batches * copies) + micro_batches * in_place;
+  }
+};
+
 /// The cost of a step, and of the parts that recomputation or sharding change. Full recomputation
 /// of the blocks of a tower adds the cost of their forward pass to the step.
 struct StepCosts {
-  OperationCost total;
+  OperationCost total;                       ///< its seconds include waits for the link to host memory
+  double passes_seconds = 0;                 ///< of all forward and backward passes, without these waits
+  LinkSeconds link;                          ///< of each micro-batch
   OperationCost vision_blocks_forward;       ///< forward pass of the blocks of the vision tower and mask encoder
   OperationCost language_blocks_forward;     ///< forward pass of the blocks of the language model
   OperationCost language_attention_forward;  ///< the attention kernels in language_blocks_forward
@@ -117,10 +131,12 @@ struct DryRunDetail {
   int64_t num_trainable_parameters = 0;
   int64_t host_table_bytes = 0;               ///< per-layer embeddings in page-locked host memory
   int64_t host_state_bytes = 0;               ///< optimizer state in page-locked host memory
+  int64_t host_block_bytes = 0;               ///< weights of blocks in page-locked host memory
+  int64_t host_gradient_bytes = 0;            ///< sums of gradients in page-locked host memory
   std::vector<MemoryTimelinePoint> timeline;  ///< of the last step; empty without DryRunRequest::with_timeline
 
   /// Returns the page-locked host memory.
-  int64_t host_bytes() const { return host_table_bytes + host_state_bytes; }
+  int64_t host_bytes() const { return host_table_bytes + host_state_bytes + host_block_bytes + host_gradient_bytes; }
 };
 
 /// The result of dry_run().

@@ -41,8 +41,8 @@ struct Job {
   int64_t rank = 0;                          ///< the simulated rank
   int64_t num_nodes = 1;                     ///< machines, each with the same number of consecutive ranks
   engine::ShardingStrategy sharding = engine::ShardingStrategy::kNone;
-  nn::TablePlacement per_layer_tables = nn::TablePlacement::kDevice;  ///< memory of per-layer embeddings
-  engine::Offload offload = engine::Offload::kNone;                   ///< training state in host memory
+  nn::MemoryPlacement per_layer_tables = nn::MemoryPlacement::kDevice;  ///< memory of per-layer embeddings
+  engine::Offload offload = engine::Offload::kNone;                     ///< what is in host memory
 
   /// Returns the rank's shard of moments and master weights.
   engine::Shard shard() const;
@@ -50,11 +50,19 @@ struct Job {
   engine::Shard block_shard() const { return engine::shards_blocks(sharding) ? shard() : engine::Shard(); }
 };
 
+/// Returns whether the weights of blocks may be in host memory. DoRA computes norms of whole weights before
+/// the blocks run.
+bool can_offload_weights(const Job& job);
+/// Returns whether the gradients of these weights may be in host memory, too: those of a full fine-tuning on
+/// one rank.
+bool can_offload_gradients(const Job& job);
+
 /// Returns the shardings that the job supports, in increasing order of the memory they save,
 /// starting with kNone. PCGrad compares whole gradients, so that it supports no sharding. DoRA
 /// computes norms of whole weights and Muon updates whole matrices, so that they support only
 /// kOptimizer. kHybrid is included if there are several nodes with several ranks each; otherwise it
 /// equals kFull or kNone.
+/// Weights in host memory support only kNone.
 std::vector<engine::ShardingStrategy> list_possible_shardings(const Job& job);
 
 /// Returns the job with another precision. fp16 adds a default loss scale unless the job has one;

@@ -190,8 +190,9 @@ int64_t compute_max_micro_batch_size(const Config& config, int64_t world_size = 
 /// samples.
 void check_micro_batch_size(const Config& config);
 
-/// Throws UserError (kUsage) if another setting excludes distributed.sharding: PCGrad or, for
-/// sharded weights, DoRA. Logs that it has no effect if `world_size` is 1.
+/// Throws UserError (kUsage) if another setting excludes distributed.sharding or weights in host memory:
+/// PCGrad or, for these weights, DoRA; and each other. Logs that sharding has no effect if `world_size` is
+/// 1.
 void check_sharding(const Config& config, int64_t world_size);
 
 /// Throws UserError (kUsage) if training.global_batch_tokens is set and `world_size` is above 1.

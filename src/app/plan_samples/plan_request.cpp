@@ -101,6 +101,7 @@ train::Config make_plan_config(const PlanArguments& arguments) {
                       arguments.world_size, arguments.num_nodes);
   }
   train::check_sharding(config, arguments.world_size);
+  train::check_master_weights(config.training);
   train::check_global_batch_tokens(config, arguments.world_size);
   const bool uses_default_model = config.model.path.empty();
   if (uses_default_model) config.model.path = kDefaultModelPreset;

@@ -64,15 +64,39 @@ class DryRunner {
     return *memory::find_gpu_spec(vgpu::find_virtual_gpu_interface()->gpu_name());
   }
 
-  /// Returns the recorded costs. An update of state in host memory takes at least as long as the link.
-  static StepCosts compute_costs(const CostRecorder& recorder, const DryRunSession& session) {
+  /// Returns the bytes that an update reads from host memory, the gradients twice: for the norm, too.
+  static int64_t compute_updated_host_bytes(const DryRunSession& session) {
+    int64_t bytes =
+        session.training_state().optimizer.host_bytes() + 2 * session.training_state().gradient_buckets.host_bytes();
+    for (const auto& parameter : session.model().parameters().all()) {
+      if (parameter.is_on_host() && parameter.tensor.requires_grad())
+        bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+    }
+    return bytes;
+  }
+
+  /// Returns the recorded costs of a step that copied `copied_bytes` from host memory. Copies overlap with the
+  /// passes. Kernels wait for what they read and write in place: sums of gradients in each micro-batch, and the
+  /// update's state.
+  static StepCosts compute_costs(const CostRecorder& recorder, const DryRunSession& session, uint64_t copied_bytes,
+                                 int64_t num_micro_batches) {
     StepCosts costs = recorder.costs();
-    const double link_seconds =
-        static_cast<double>(session.training_state().optimizer.host_bytes()) / get_host_link_bandwidth(get_gpu());
-    const double wait_seconds = std::max(0.0, link_seconds - costs.optimizer.seconds);
-    costs.optimizer.seconds += wait_seconds;
-    costs.total.seconds += wait_seconds;
+    const double bandwidth = get_host_link_bandwidth(get_gpu());
+    const auto micro_batches = static_cast<double>(num_micro_batches);
+    const auto gradient_bytes = static_cast<double>(session.training_state().gradient_buckets.host_bytes());
+    costs.passes_seconds = costs.total.seconds - costs.optimizer.seconds;
+    costs.link = {.copies = static_cast<double>(copied_bytes) / micro_batches / bandwidth,
+                  .in_place = gradient_bytes / bandwidth};
+    costs.optimizer.seconds += static_cast<double>(compute_updated_host_bytes(session)) / bandwidth;
+    costs.total.seconds = costs.link.compute_total(costs.passes_seconds, micro_batches) + costs.optimizer.seconds;
     return costs;
+  }
+
+  /// Returns the bytes that were copied from host memory so far.
+  static uint64_t get_copied_bytes() {
+    vgpu::GpuCounters counters;
+    vgpu::find_virtual_gpu_interface()->read_counters(&counters);
+    return counters.host_to_device_pinned.bytes;
   }
 
   void dry_run() {
@@ -97,9 +121,15 @@ class DryRunner {
       }
       engine::StepLayout layout = make_step_layout(request_.step_config, expand_groups(samples));
       if (!request_.micro_batch_splits.empty()) layout.split = request_.micro_batch_splits[i];
+      const int64_t num_micro_batches = layout.split.num_micro_batches();
+      const uint64_t copied_bytes_before = get_copied_bytes();
       session.step(samples, layout);
-      if (recorder && is_last && request_.with_costs) result_.costs = compute_costs(*recorder, session);
-      if (request_.with_step_seconds) result_.step_seconds.push_back(compute_costs(*recorder, session).total.seconds);
+      const uint64_t copied_bytes = get_copied_bytes() - copied_bytes_before;
+      if (recorder && is_last && request_.with_costs)
+        result_.costs = compute_costs(*recorder, session, copied_bytes, num_micro_batches);
+      if (request_.with_step_seconds)
+        result_.step_seconds.push_back(
+            compute_costs(*recorder, session, copied_bytes, num_micro_batches).total.seconds);
       const auto memory = memory::get_device_memory_stats(device_);
       result_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
       memory::reset_peak_memory_stats(device_);
@@ -124,6 +154,8 @@ class DryRunner {
                      .num_trainable_parameters = session.training_state().optimizer.count_trained_elements(),
                      .host_table_bytes = session.model().parameters().host_table_bytes(),
                      .host_state_bytes = session.training_state().optimizer.host_bytes(),
+                     .host_block_bytes = session.model().parameters().host_block_bytes(),
+                     .host_gradient_bytes = session.training_state().gradient_buckets.host_bytes(),
                      .timeline = {}};
     if (request_.with_timeline) result_.detail->timeline = make_timeline(trace_->events(), last_step_event_index);
   }

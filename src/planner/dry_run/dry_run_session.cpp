@@ -106,9 +106,8 @@ class RecordingConsensus final : public engine::Consensus {
 DryRunSession::DryRunSession(const Job& job, at::Device device, bool with_training)
     : device_(device), objective_(engine::make_objective(job.objective)), model_(build_model(job, device)) {
   if (!with_training) return;
-  training_state_ =
-      std::make_unique<engine::TrainingState>(*model_, job.optimizer, objective_->num_gradient_groups(), job.shard(),
-                                              job.offload);
+  training_state_ = std::make_unique<engine::TrainingState>(*model_, job.optimizer, objective_->num_gradient_groups(),
+                                                            job.shard(), job.offload);
   consensus_ = std::make_unique<RecordingConsensus>(training_state_->gradient_buckets, job, step_collectives_);
   if (job.world_size > 1) training_state_->set_consensus(*consensus_);
 }
@@ -123,7 +122,7 @@ void DryRunSession::step(const std::vector<SampleGroup>& groups, const engine::S
     // The last bucket is complete at the end of the backward pass. With several groups all buckets
     // are reduced after it.
     const int64_t num_buckets = std::ssize(step_collectives_.gradient_reductions);
-    if (training_state_->sharded_blocks) {
+    if (training_state_->gradient_buckets.layout().has_sharded_blocks()) {
       step_collectives_.num_micro_batches = layout.split.num_micro_batches();
       move_block_reductions();
     } else if (training_state_->gradient_buckets.num_gradient_groups() == 1) {

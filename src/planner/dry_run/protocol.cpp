@@ -117,15 +117,17 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleGroup, shape, count)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(EvaluationBatch, samples, layout, max_new_tokens)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(OperationCost, matmul_flops, misaligned_matmul_flops, attention_flops, bytes_moved,
                                    num_kernel_launches, seconds)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, vision_blocks_forward, language_blocks_forward,
-                                   language_attention_forward, optimizer)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LinkSeconds, copies, in_place)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, passes_seconds, link, vision_blocks_forward,
+                                   language_blocks_forward, language_attention_forward, optimizer)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveCall, bytes, num_ring_phases, group)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCollectives, gradient_reductions, num_overlapped_reductions, weight_all_gathers,
                                    block_all_gathers, block_reduce_scatters, num_micro_batches)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTimelinePoint, bytes_by_component, reserved_bytes, tag, is_backward)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DryRunDetail, peak, num_vision_blocks, num_language_blocks, num_parameters,
-                                   num_trainable_parameters, host_table_bytes, host_state_bytes, timeline)
+                                   num_trainable_parameters, host_table_bytes, host_state_bytes, host_block_bytes,
+                                   host_gradient_bytes, timeline)
 
 void to_json(nlohmann::json& json, const Job& job) {
   json = {{"model", encode_path(job.model)},

@@ -160,8 +160,17 @@ engine::Shard Job::shard() const {
   return {.rank = rank % count, .count = count};
 }
 
+bool can_offload_weights(const Job& job) {
+  return job.sharding == engine::ShardingStrategy::kNone && !(job.lora && job.lora->use_dora);
+}
+
+bool can_offload_gradients(const Job& job) {
+  return can_offload_weights(job) && !job.lora && job.world_size == 1;
+}
+
 std::vector<engine::ShardingStrategy> list_possible_shardings(const Job& job) {
   std::vector shardings{engine::ShardingStrategy::kNone};
+  if (engine::offloads_weights(job.offload)) return shardings;
   if (job.world_size == 1 || job.objective.tasks.resolve_gradient_conflicts) return shardings;
   shardings.push_back(engine::ShardingStrategy::kOptimizer);
   if (job.lora && job.lora->use_dora) return shardings;
@@ -202,17 +211,19 @@ void check_host_tables(const models::VisionLanguageModel& model, const std::file
 }  // namespace
 
 std::unique_ptr<models::VisionLanguageModel> build_model(const Job& job, at::Device device) {
-  auto model = models::build_model(job.model, device, engine::to_dtype(job.precision), job.lora, job.quantization,
-                                   job.block_shard(), job.per_layer_tables);
+  auto model = models::build_model(
+      job.model, device, engine::to_dtype(job.precision), job.lora, job.quantization, job.block_shard(),
+      job.per_layer_tables,
+      engine::offloads_weights(job.offload) ? nn::MemoryPlacement::kHost : nn::MemoryPlacement::kDevice);
   models::freeze_parts(*model, job.frozen_parts);
-  if (job.per_layer_tables == nn::TablePlacement::kHost) check_host_tables(*model, job.model);
+  if (job.per_layer_tables == nn::MemoryPlacement::kHost) check_host_tables(*model, job.model);
   return model;
 }
 
 bool can_keep_tables_on_host(const Job& job) {
   if (!std::filesystem::exists(job.model / "config.json")) return false;
   Job device_job = job;
-  device_job.per_layer_tables = nn::TablePlacement::kDevice;
+  device_job.per_layer_tables = nn::MemoryPlacement::kDevice;
   const auto model = build_model(device_job, at::kMeta);
   const auto* const table = model->parameters().find_per_layer_table();
   return table != nullptr && !table->tensor.requires_grad();

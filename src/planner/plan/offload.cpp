@@ -1,30 +1,34 @@
 #include "planner/plan/offload.h"
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
+#include "vlmtrain/engine/step/step.h"
+#include "vlmtrain/models/model.h"
 
 namespace vlmtrain::planner {
 
 namespace {
 
-/// Returns the host memory that the plan lacks; 0 if it suffices or is unknown.
-int64_t compute_missing_host_bytes(const Plan& plan, const PlanRequest& request) {
-  if (!request.host_memory_bytes) return 0;
-  const auto usable_bytes =
-      std::llround(static_cast<double>(*request.host_memory_bytes) * (1 - get_margin_percent(request.mode) / 100));
-  return std::max<int64_t>(0, compute_machine_host_bytes(plan) - usable_bytes);
+int64_t count_ranks_per_machine(const Workload& workload) {
+  return workload.world_size / workload.num_nodes;
 }
 
-std::string describe_missing_host_memory(const Plan& plan, const PlanRequest& request, int64_t missing_bytes) {
+std::string describe_missing_host_memory(const Plan& plan, const PlanRequest& request) {
+  const auto to_machine_gigabytes = [&](int64_t bytes) {
+    return to_gigabytes(bytes * count_ranks_per_machine(request.workload));
+  };
   return fmt::format("needs {:.1f} GB of host memory; of {:.1f} GB, {:g} % stay free ({}={}), so {:.1f} GB are missing",
-                     to_gigabytes(compute_machine_host_bytes(plan)), to_gigabytes(*request.host_memory_bytes),
+                     to_machine_gigabytes(plan.detail.host_bytes()), to_gigabytes(*request.host_memory_bytes),
                      get_margin_percent(request.mode), keys::memory::kMode, to_string(request.mode),
-                     to_gigabytes(missing_bytes));
+                     to_machine_gigabytes(compute_missing_host_bytes(plan, request)));
 }
 
 void add_planning_stats(PlanningStats& stats, const PlanningStats& added) {
@@ -33,53 +37,90 @@ void add_planning_stats(PlanningStats& stats, const PlanningStats& added) {
   stats.dry_run_seconds += added.dry_run_seconds;
 }
 
+/// Returns the placements that may help the job, in ascending order of saved memory. The optimizer state of
+/// adapters is small.
+std::vector<engine::Offload> list_possible_offloads(const PlanRequest& request) {
+  std::vector offloads{engine::Offload::kNone};
+  if (!std::holds_alternative<TargetGpu>(request.target)) return offloads;
+  if (!request.job.lora) offloads.push_back(engine::Offload::kOptimizer);
+  if (!can_offload_weights(request.job)) return offloads;
+  offloads.push_back(engine::Offload::kWeights);
+  if (can_offload_gradients(request.job)) offloads.push_back(engine::Offload::kGradients);
+  return offloads;
+}
+
 }  // namespace
 
-int64_t compute_machine_host_bytes(const Plan& plan) {
-  return plan.detail.host_bytes() * plan.workload.world_size / plan.workload.num_nodes;
+OffloadedBytes compute_offloaded_bytes(Job job) {
+  // The meta device has the defaults of the CPU.
+  job.optimizer.master_weights =
+      job.optimizer.choose_master_weights(/*is_cuda=*/true, job.precision == engine::Precision::kBf16);
+  const auto model = build_model(job, at::kMeta);
+  const engine::TrainingState training(*model, job.optimizer, /*num_gradient_groups=*/1, job.shard(), job.offload);
+  return {.state = training.optimizer.host_bytes(),
+          .weights = model->parameters().host_block_bytes(),
+          .gradients = training.gradient_buckets.host_bytes()};
+}
+
+std::optional<int64_t> compute_usable_host_bytes(const PlanRequest& request) {
+  if (!request.host_memory_bytes) return std::nullopt;
+  const double share =
+      (1 - get_margin_percent(request.mode) / 100) / static_cast<double>(count_ranks_per_machine(request.workload));
+  return std::llround(static_cast<double>(*request.host_memory_bytes) * share);
+}
+
+int64_t compute_missing_host_bytes(const Plan& plan, const PlanRequest& request) {
+  const auto usable_bytes = compute_usable_host_bytes(request);
+  return usable_bytes ? std::max<int64_t>(0, plan.detail.host_bytes() - *usable_bytes) : 0;
 }
 
 void check_host_memory(const Plan& plan, const PlanRequest& request) {
-  const int64_t missing_bytes = compute_missing_host_bytes(plan, request);
-  if (missing_bytes == 0) return;
+  if (compute_missing_host_bytes(plan, request) == 0) return;
   const std::string_view key =
-      plan.detail.host_state_bytes > 0 ? keys::memory::kOffload : keys::memory::kPerLayerEmbeddings;
-  throw UserError(ExitCode::kDoesNotFit, fmt::format("{}: {}; set another value, or for less optimizer state {}=8bit",
-                                                     key, describe_missing_host_memory(plan, request, missing_bytes),
-                                                     keys::training::kOptimizerStates));
+      plan.job.offload != engine::Offload::kNone ? keys::memory::kOffload : keys::memory::kPerLayerEmbeddings;
+  const bool can_compress = plan.detail.host_state_bytes > 0 && plan.job.optimizer.supports_compressed_moments() &&
+                            plan.job.optimizer.state_dtype != engine::OptimizerStateDtype::k8Bit && !plan.job.lora;
+  throw UserError(ExitCode::kDoesNotFit,
+                  fmt::format("{}: {}; set another value{}", key, describe_missing_host_memory(plan, request),
+                              can_compress ? fmt::format(", or {}=8bit", keys::training::kOptimizerStates) : ""));
 }
 
 Plan make_plan_with_auto_offload(const PlanRequest& original_request,
                                  const std::function<Plan(const PlanRequest& request)>& make_plan) {
   PlanRequest request = original_request;
-  request.job.offload = engine::Offload::kNone;
-  if (!std::holds_alternative<TargetGpu>(request.target)) return make_plan(request);
-  request.with_suggestions = false;  // needed only if no plan fits
-  Plan resident_plan = make_plan(request);
-  const bool recomputes = !(resident_plan.best_estimate.step_config.recompute == models::RecomputeBlockCounts{});
-  if (resident_plan.fits && !recomputes) return resident_plan;
-  request.job.offload = engine::Offload::kOptimizer;
-  Plan offloaded_plan = make_plan(request);
-  const int64_t missing_bytes = compute_missing_host_bytes(offloaded_plan, request);
-  const bool is_faster = offloaded_plan.best_estimate.step_seconds < resident_plan.best_estimate.step_seconds;
-  PlanningStats stats = resident_plan.planning_stats;
-  add_planning_stats(stats, offloaded_plan.planning_stats);
-  const bool can_offload = offloaded_plan.fits && missing_bytes == 0;
-  Plan& best_plan = can_offload && (!resident_plan.fits || is_faster) ? offloaded_plan : resident_plan;
-  if (!best_plan.fits && original_request.with_suggestions) {
-    request = original_request;
-    request.job.offload = engine::Offload::kNone;
-    best_plan = make_plan(request);
-    add_planning_stats(stats, best_plan.planning_stats);
-    if (offloaded_plan.fits) {
-      best_plan.suggestions.push_back(
-          {.arguments = {},
-           .note = fmt::format("{}=optimizer {}", keys::memory::kOffload,
-                               describe_missing_host_memory(offloaded_plan, request, missing_bytes))});
+  std::optional<Plan> best_plan;
+  std::string missing_memory_note;
+  PlanningStats stats;
+  const auto make_plan_with_offload = [&](engine::Offload offload) {
+    request.job.offload = offload;
+    Plan plan = make_plan(request);
+    add_planning_stats(stats, plan.planning_stats);
+    return plan;
+  };
+  const auto offloads = list_possible_offloads(request);
+  request.with_suggestions = original_request.with_suggestions && offloads.size() == 1;
+  for (const engine::Offload offload : offloads) {
+    Plan plan = make_plan_with_offload(offload);
+    if (offload != engine::Offload::kNone && compute_missing_host_bytes(plan, request) > 0) {
+      if (plan.fits && missing_memory_note.empty()) {
+        missing_memory_note = fmt::format("{}={} {}", keys::memory::kOffload, engine::to_string(offload),
+                                          describe_missing_host_memory(plan, request));
+      }
+      continue;
     }
+    const bool is_better =
+        !best_plan ||
+        (plan.fits && (!best_plan->fits || plan.best_estimate.step_seconds < best_plan->best_estimate.step_seconds));
+    if (is_better) best_plan = std::move(plan);
+    if (best_plan->fits && best_plan->best_estimate.step_config.recompute == models::RecomputeBlockCounts{}) break;
   }
-  best_plan.planning_stats = stats;
-  return std::move(best_plan);
+  if (!best_plan->fits && original_request.with_suggestions && offloads.size() > 1) {
+    request.with_suggestions = true;
+    best_plan = make_plan_with_offload(engine::Offload::kNone);
+    if (!missing_memory_note.empty()) best_plan->suggestions.push_back({.arguments = {}, .note = missing_memory_note});
+  }
+  best_plan->planning_stats = stats;
+  return std::move(*best_plan);
 }
 
 }  // namespace vlmtrain::planner

@@ -217,18 +217,20 @@ constexpr double kMinHostSpeedup = 1.02;
 /// Returns the plan with the faster placement of tables that fits (PlanRequest::auto_per_layer_tables).
 Plan make_plan_with_auto_tables(const PlanRequest& original_request) {
   PlanRequest request = original_request;
-  request.job.per_layer_tables = nn::TablePlacement::kDevice;
+  request.job.per_layer_tables = nn::MemoryPlacement::kDevice;
   if (!std::holds_alternative<TargetGpu>(request.target) || !can_keep_tables_on_host(request.job))
     return make_plan_with_fixed_tables(request);
   PlanRequest device_request = request;
   device_request.with_suggestions = false;  // only the placement with less memory needs them
   Plan device_plan = make_plan_with_fixed_tables(device_request);
-  request.job.per_layer_tables = nn::TablePlacement::kHost;
+  request.job.per_layer_tables = nn::MemoryPlacement::kHost;
   if (device_plan.fits) request.with_suggestions = false;
   Plan host_plan = make_plan_with_fixed_tables(request);
   const bool is_host_faster =
       host_plan.best_estimate.step_seconds * kMinHostSpeedup < device_plan.best_estimate.step_seconds;
-  Plan& plan = device_plan.fits && !(host_plan.fits && is_host_faster) ? device_plan : host_plan;
+  const bool is_host_too_small = compute_missing_host_bytes(host_plan, request) > 0;
+  const bool keeps_device = device_plan.fits && !(host_plan.fits && is_host_faster);
+  Plan& plan = keeps_device || is_host_too_small ? device_plan : host_plan;
   plan.planning_stats = {
       .seconds = device_plan.planning_stats.seconds + host_plan.planning_stats.seconds,
       .num_dry_runs = device_plan.planning_stats.num_dry_runs + host_plan.planning_stats.num_dry_runs,

@@ -43,6 +43,8 @@ std::string remove_all_savings(SavingsState& state, const PlanRequest& /*request
   job.optimizer.allows_unmatched_patterns = true;
   job.lora.reset();
   job.quantization = nn::Quantization::kNone;
+  job.offload = engine::Offload::kNone;
+  state.request.auto_offload = false;
   state.request.constraints.recompute.text = "none";
   return {};
 }

@@ -18,11 +18,6 @@ int64_t round_bytes(double bytes) {
   return std::llround(std::clamp(bytes, 0.0, kMaxPredictedBytes));
 }
 
-/// Returns the duration of the forward and backward passes.
-double compute_forward_backward_seconds(const StepCosts& costs) {
-  return costs.total.seconds - costs.optimizer.seconds;
-}
-
 /// Returns the costs of a micro-batch in units of a block's forward pass, for backends that predict
 /// no times. A micro-batch takes less than a unit in addition, so that recomputing a block takes
 /// longer than any number of micro-batches.
@@ -32,7 +27,7 @@ StepCosts make_unit_costs(const models::RecomputeBlockCounts& blocks, int64_t sa
   StepCosts costs;
   costs.vision_blocks_forward.seconds = static_cast<double>(samples * blocks.vision);
   costs.language_blocks_forward.seconds = static_cast<double>(samples * blocks.language);
-  costs.total.seconds =
+  costs.passes_seconds = costs.total.seconds =
       kForwardAndBackwardUnits * (costs.vision_blocks_forward.seconds + costs.language_blocks_forward.seconds) +
       kMicroBatchUnits;
   return costs;
@@ -43,7 +38,8 @@ StepCosts make_unit_costs(const models::RecomputeBlockCounts& blocks, int64_t sa
 CostModel::CostModel(const ProbeResults& probe_results) : blocks_(probe_results.blocks) {
   const StepCosts costs = probe_results.one_sample_result.costs.value_or(make_unit_costs(blocks_, 1));
   one_sample_bytes_ = get_reserved_bytes(probe_results.one_sample_result);
-  one_sample_seconds_ = compute_forward_backward_seconds(costs);
+  one_sample_seconds_ = costs.passes_seconds;
+  link_seconds_ = costs.link;
   optimizer_seconds_ = costs.optimizer.seconds;
   const auto make_recompute_effect = [this](const std::optional<DryRunResult>& recomputed_result, int64_t blocks,
                                             double forward_seconds) {
@@ -65,8 +61,7 @@ CostModel::CostModel(const ProbeResults& probe_results) : blocks_(probe_results.
       probe_results.two_samples ? get_reserved_bytes(*probe_results.two_samples) - one_sample_bytes_ : 0;
   seconds_per_extra_sample_ =
       probe_results.two_samples
-          ? compute_forward_backward_seconds(probe_results.two_samples->costs.value_or(make_unit_costs(blocks_, 2))) -
-                one_sample_seconds_
+          ? probe_results.two_samples->costs.value_or(make_unit_costs(blocks_, 2)).passes_seconds - one_sample_seconds_
           : 0;
 }
 
@@ -104,6 +99,11 @@ int64_t CostModel::predict_reserved_bytes(int64_t micro_batch_size,
 
 double CostModel::predict_micro_batch_seconds(int64_t micro_batch_size,
                                               const models::RecomputeBlockCounts& recompute) const {
+  return link_seconds_.compute_total(predict_passes_seconds(micro_batch_size, recompute), /*micro_batches=*/1);
+}
+
+double CostModel::predict_passes_seconds(int64_t micro_batch_size,
+                                         const models::RecomputeBlockCounts& recompute) const {
   const auto samples = static_cast<double>(micro_batch_size);
   // `language` includes the blocks that keep their attention output, so that its time is
   // subtracted.
@@ -115,11 +115,11 @@ double CostModel::predict_micro_batch_seconds(int64_t micro_batch_size,
 
 double CostModel::predict_step_seconds(double micro_batches, double samples,
                                        const models::RecomputeBlockCounts& recompute) const {
-  // predict_micro_batch_seconds() is linear in the size: size 0 gives the time that each
-  // micro-batch takes in addition.
-  const double seconds_per_sample =
-      predict_micro_batch_seconds(1, recompute) - predict_micro_batch_seconds(0, recompute);
-  return micro_batches * predict_micro_batch_seconds(0, recompute) + samples * seconds_per_sample + optimizer_seconds_;
+  // predict_passes_seconds() is linear in the size: size 0 gives the time that each micro-batch takes in
+  // addition.
+  const double seconds_per_sample = predict_passes_seconds(1, recompute) - predict_passes_seconds(0, recompute);
+  const double passes_seconds = micro_batches * predict_passes_seconds(0, recompute) + samples * seconds_per_sample;
+  return link_seconds_.compute_total(passes_seconds, micro_batches) + optimizer_seconds_;
 }
 
 std::vector<models::RecomputeBlockCounts> CostModel::make_recompute_order() const {

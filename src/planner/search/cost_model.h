@@ -32,7 +32,8 @@ struct ProbeResults {
 bool is_selective_checkpointing_worthwhile(const StepCosts& costs);
 
 /// A linear model of the memory and time of a StepConfig in the micro-batch size and the numbers of
-/// recomputed blocks. It is fitted to probes and corrected with full dry runs. Not thread-safe.
+/// recomputed blocks; micro-batches that take less time than the link to host memory wait for it. It is fitted to
+/// probes and corrected with full dry runs. Not thread-safe.
 class CostModel {
  public:
   explicit CostModel(const ProbeResults& probe_results);
@@ -64,6 +65,8 @@ class CostModel {
     double seconds = 0;
   };
 
+  /// Returns predict_micro_batch_seconds() without waits for the link to host memory.
+  double predict_passes_seconds(int64_t micro_batch_size, const models::RecomputeBlockCounts& recompute) const;
   double predict_uncorrected_bytes(int64_t micro_batch_size, const models::RecomputeBlockCounts& recompute) const;
 
   models::RecomputeBlockCounts blocks_;
@@ -76,6 +79,7 @@ class CostModel {
   RecomputeEffect attention_recompute_effect_;
   double one_sample_seconds_;
   double seconds_per_extra_sample_;
+  LinkSeconds link_seconds_;
   double optimizer_seconds_;
   std::map<int64_t, double> reserved_byte_corrections_;  // measured minus predicted bytes, by micro-batch size
 };

@@ -118,11 +118,16 @@ DryRunRequest PlanEvaluator::make_full_request(const StepConfig& step_config, co
   return request;
 }
 
+double PlanEvaluator::compute_micro_batch_seconds(const StepConfig& step_config, const StepCosts& costs) const {
+  const double passes_seconds =
+      costs.passes_seconds / static_cast<double>(compute_num_dry_run_micro_batches(step_config));
+  return costs.link.compute_total(passes_seconds, /*micro_batches=*/1);
+}
+
 double PlanEvaluator::compute_step_seconds(const StepConfig& step_config, const StepCosts& costs) const {
   const int64_t num_micro_batches = settings_.workload.samples_per_rank() / step_config.micro_batch_size;
   const auto micro_batches = static_cast<double>(num_micro_batches);
-  const double micro_batch_seconds = (costs.total.seconds - costs.optimizer.seconds) /
-                                     static_cast<double>(compute_num_dry_run_micro_batches(step_config));
+  const double micro_batch_seconds = compute_micro_batch_seconds(step_config, costs);
   return micro_batches * micro_batch_seconds + costs.optimizer.seconds +
          predict_communication(micro_batch_seconds, num_micro_batches).exposed_seconds;
 }
@@ -143,8 +148,7 @@ double PlanEvaluator::compute_tokens_per_step(const SampleBatch& batch) const {
 
 CommunicationEstimate PlanEvaluator::predict_communication(const StepConfig& step_config) const {
   const StepCosts& costs = *find_evaluated_config(step_config)->result.costs;
-  return predict_communication((costs.total.seconds - costs.optimizer.seconds) /
-                                   static_cast<double>(compute_num_dry_run_micro_batches(step_config)),
+  return predict_communication(compute_micro_batch_seconds(step_config, costs),
                                settings_.workload.samples_per_rank() / step_config.micro_batch_size);
 }
 

@@ -140,6 +140,7 @@ class PlanEvaluator {
   DryRunRequest make_probe_request(const StepConfig& step_config, const SampleBatch& batch, ProbeDetail detail) const;
   std::vector<Probe>::const_iterator find_probe(const StepConfig& step_config, ProbeDetail detail) const;
   int64_t compute_num_dry_run_micro_batches(const StepConfig& step_config) const;
+  double compute_micro_batch_seconds(const StepConfig& step_config, const StepCosts& costs) const;
   double compute_step_seconds(const StepConfig& step_config, const StepCosts& costs) const;
   std::vector<EvaluatedConfig>::const_iterator find_evaluated_config(const StepConfig& step_config) const;
 

@@ -83,16 +83,21 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
                               is_valid_recompute_option});
   table.add_enum(
       keys::memory::kOffload, options.offload,
-      {{"none", engine::Offload::kNone}, {"optimizer", engine::Offload::kOptimizer}, {"auto", std::nullopt}},
-      {.doc = "Training state in page-locked host memory. `optimizer`: masters and moments of AdamW, which the GPU "
-              "updates in place over the link ([offloading](../how-to/offload.md)). `auto`: `optimizer` where the run "
-              "does not fit otherwise. No effect on the CPU.",
+      {{"none", engine::Offload::kNone},
+       {"optimizer", engine::Offload::kOptimizer},
+       {"weights", engine::Offload::kWeights},
+       {"gradients", engine::Offload::kGradients},
+       {"auto", std::nullopt}},
+      {.doc = "What is in page-locked host memory (docs/how-to/host-memory.md). `optimizer`: "
+              "masters and moments of AdamW. `weights`: also the weights of blocks, except for adapters. `gradients`: "
+              "also the sums of their gradients, on one GPU. `auto`: as "
+              "little as makes the run fit, or more where that is faster. No effect on the CPU.",
        .resume = ResumeRule::kFree,
        .hints = {{.names = {"offload_optimizer", "offload_optimizer_device", "cpu_offload", "fsdp_offload_params"},
                   .text = "memory.offload: optimizer keeps masters and moments in host memory"}}});
   table.add_enum(
       keys::memory::kPerLayerEmbeddings, options.per_layer_embeddings,
-      {{"device", nn::TablePlacement::kDevice}, {"host", nn::TablePlacement::kHost}, {"auto", std::nullopt}},
+      {{"device", nn::MemoryPlacement::kDevice}, {"host", nn::MemoryPlacement::kHost}, {"auto", std::nullopt}},
       {.doc =
            "Memory of the table of per-layer embeddings (Gemma 4 E2B and E4B). `host`: page-locked host memory, from "
            "which the GPU reads the rows of a micro-batch; the table must be frozen. `auto`: `host` for a frozen "

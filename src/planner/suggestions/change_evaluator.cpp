@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "planner/plan/offload.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
 #include "vlmtrain/models/checkpoint_info.h"
@@ -37,8 +38,8 @@ bool quantize_frozen_weights(nn::Quantization quantization, JobChange& change) {
 }
 
 bool move_tables_to_host(JobChange& change) {
-  if (change.job.per_layer_tables == nn::TablePlacement::kHost || !can_keep_tables_on_host(change.job)) return false;
-  change.job.per_layer_tables = nn::TablePlacement::kHost;
+  if (change.job.per_layer_tables == nn::MemoryPlacement::kHost || !can_keep_tables_on_host(change.job)) return false;
+  change.job.per_layer_tables = nn::MemoryPlacement::kHost;
   change.arguments.push_back(fmt::format("{}=host", keys::memory::kPerLayerEmbeddings));
   change.description = "keeps the table of per-layer embeddings in host memory";
   return true;
@@ -81,35 +82,37 @@ bool use_8_bit_optimizer_state(JobChange& change) {
   return true;
 }
 
-/// Returns the bytes of masters and moments that memory.offload moves, per weight that AdamW updates.
-int64_t compute_state_bytes_per_weight(const Job& job) {
-  const int64_t moments = job.optimizer.state_dtype == engine::OptimizerStateDtype::kFp32   ? 8
-                          : job.optimizer.state_dtype == engine::OptimizerStateDtype::kBf16 ? 4
-                                                                                            : 2;
-  if (job.lora) return moments;  // adapters are their own masters
-  switch (job.optimizer.choose_master_weights(/*is_cuda=*/true, job.precision == engine::Precision::kBf16)) {
-    case engine::MasterWeights::kFp32:
-      return moments + (job.precision == engine::Precision::kFp32 ? 0 : 4);
-    case engine::MasterWeights::kSplit:
-      return moments + 2;
-    case engine::MasterWeights::kStochastic:
-      break;
+/// Moves more to host memory. Returns false if the host lacks the memory.
+bool set_offload(engine::Offload offload, const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& change) {
+  Job& job = change.job;
+  if (plan_inputs.host_link_bandwidth == 0 || job.offload >= offload) return false;
+  job.offload = offload;
+  const OffloadedBytes bytes = compute_offloaded_bytes(job);
+  const int64_t all_bytes = bytes.state + bytes.weights + bytes.gradients;
+  if (all_bytes > plan_inputs.usable_host_bytes.value_or(all_bytes)) return false;
+  change.arguments.push_back(fmt::format("{}={}", keys::memory::kOffload, engine::to_string(offload)));
+  const auto compute_seconds = [&](int64_t link_bytes) {
+    return static_cast<double>(link_bytes) / plan_inputs.host_link_bandwidth;
+  };
+  change.description = fmt::format("keeps {:.1f} GB in host memory; a step takes {:.2f} s more for it",
+                                   to_gigabytes(all_bytes), compute_seconds(bytes.state + 2 * bytes.gradients));
+  if (bytes.weights > 0) {
+    change.description +=
+        fmt::format(", and a micro-batch at least {:.2f} s", compute_seconds(2 * bytes.weights + bytes.gradients));
   }
-  return moments;
+  return true;
 }
 
 bool move_optimizer_state_to_host(const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& change) {
-  Job& job = change.job;
-  if (plan_inputs.host_link_bandwidth == 0 || job.offload != engine::Offload::kNone) return false;
-  const int64_t host_bytes =
-      plan_inputs.num_trained_parameters * compute_state_bytes_per_weight(job) / job.shard().count;
-  if (plan_inputs.host_memory_bytes && host_bytes > *plan_inputs.host_memory_bytes) return false;
-  job.offload = engine::Offload::kOptimizer;
-  change.arguments.push_back(fmt::format("{}={}", keys::memory::kOffload, engine::to_string(job.offload)));
-  change.description =
-      fmt::format("keeps masters and moments in host memory, about {:.1f} GB, and takes {:.2f} s per step for it",
-                  to_gigabytes(host_bytes), static_cast<double>(host_bytes) / plan_inputs.host_link_bandwidth);
-  return true;
+  return !change.job.lora && set_offload(engine::Offload::kOptimizer, plan_inputs, change);
+}
+
+bool move_weights_to_host(const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& change) {
+  return can_offload_weights(change.job) && set_offload(engine::Offload::kWeights, plan_inputs, change);
+}
+
+bool move_gradients_to_host(const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& change) {
+  return can_offload_gradients(change.job) && set_offload(engine::Offload::kGradients, plan_inputs, change);
 }
 
 bool freeze_vision_tower(JobChange& change) {
@@ -161,6 +164,8 @@ std::vector<JobChange> list_same_parameter_changes(const ChangeEvaluator::PlanIn
       plan_inputs, move_tables_to_host, shard_optimizer_state, shard_weights,
       [&](JobChange& change) { return use_16_bit_precision(plan_inputs, change); }, use_8_bit_optimizer_state,
       [&](JobChange& change) { return move_optimizer_state_to_host(plan_inputs, change); },
+      [&](JobChange& change) { return move_weights_to_host(plan_inputs, change); },
+      [&](JobChange& change) { return move_gradients_to_host(plan_inputs, change); },
       [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kInt8, change); },
       [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kNf4, change); });
 }

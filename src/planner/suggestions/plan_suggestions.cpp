@@ -7,6 +7,7 @@
 #include <array>
 #include <limits>
 
+#include "planner/plan/offload.h"
 #include "planner/search/config_search.h"
 #include "planner/suggestions/change_evaluator.h"
 #include "planner/suggestions/suggestions.h"
@@ -42,9 +43,8 @@ PlanChangeEvaluator::PlanChangeEvaluator(const PlanRequest& request, const Plan&
                        .sample_limits = request.sample_limits,
                        .flags = request.flags,
                        .has_bf16 = supports_bf16(request.target),
-                       .num_trained_parameters = plan.detail.num_trainable_parameters,
                        .host_link_bandwidth = find_host_link_bandwidth(request.target),
-                       .host_memory_bytes = request.host_memory_bytes}),
+                       .usable_host_bytes = compute_usable_host_bytes(request)}),
       request_(request),
       plan_(plan),
       evaluator_(evaluator) {}

@@ -127,10 +127,12 @@ std::string format_communication(const planner::Plan& plan) {
 /// Returns the page-locked host memory and its contents.
 std::string format_host_memory(const planner::Plan& plan) {
   std::vector<std::string_view> contents;
+  if (plan.detail.host_block_bytes > 0) contents.emplace_back("weights");
+  if (plan.detail.host_gradient_bytes > 0) contents.emplace_back("gradients");
   if (plan.detail.host_state_bytes > 0) contents.emplace_back("masters and moments");
   if (plan.detail.host_table_bytes > 0) contents.emplace_back("per-layer embeddings");
   return fmt::format("{} of page-locked host memory{} for {}", format_gigabytes(plan.detail.host_bytes()),
-                     plan.workload.world_size > 1 ? " per rank" : "", fmt::join(contents, " and "));
+                     plan.workload.world_size > 1 ? " per rank" : "", fmt::join(contents, ", "));
 }
 
 std::string format_step_config(const planner::Plan& plan) {

@@ -69,7 +69,7 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   job.num_nodes = ranks.compute_num_replicas(config.distributed.sharding);
   has_videos_ = sample_index.shapes.has_videos();
   const auto workload = make_workload(sample_index, *order, config, ranks.world_size());
-  if (device.is_cpu() && config.memory.offload.value_or(engine::Offload::kNone) != engine::Offload::kNone) {
+  if (device.is_cpu() && config.memory.offload != engine::Offload::kNone) {
     spdlog::warn("{} has no effect: on the CPU, all state is in host memory", keys::memory::kOffload);
     job.offload = engine::Offload::kNone;
   }

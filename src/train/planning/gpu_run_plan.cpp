@@ -137,6 +137,10 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   if (saved_plan_) step_config_.memory_cost_table = saved_plan_->step_config.memory_cost_table;
   write();
   spdlog::info("plan: {}; made in {:.1f} s", report::format_plan_headline(plan_), plan_.planning_stats.seconds);
+  if (plan_.job.offload != engine::Offload::kNone) {
+    spdlog::info("{}: {}, with {:.1f} GB of page-locked host memory", keys::memory::kOffload,
+                 engine::to_string(plan_.job.offload), to_gigabytes(plan_.detail.host_bytes()));
+  }
   memory::set_expandable_segments(step_config().expandable_segments);
   if (has_oversized_micro_batch_ && !config.memory.look_ahead) {
     // Otherwise the allocator would use the margin, which is for memory that no plan can predict.

@@ -91,7 +91,7 @@ class GpuRunPlan {
   engine::ShardingStrategy sharding() const { return plan_.job.sharding; }
   /// Returns the memory of per-layer embeddings, which the planner chooses for
   /// memory.per_layer_embeddings=auto.
-  nn::TablePlacement per_layer_tables() const { return plan_.job.per_layer_tables; }
+  nn::MemoryPlacement per_layer_tables() const { return plan_.job.per_layer_tables; }
   /// Returns the state in host memory, which the planner chooses for memory.offload=auto.
   engine::Offload offload() const { return plan_.job.offload; }
   /// Returns the settings of the run's look-ahead.

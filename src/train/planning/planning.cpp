@@ -66,7 +66,7 @@ planner::Job make_training_job(const Config& config, const engine::TaskSettings&
           .optimizer = make_optimizer_settings(config),
           .objective = {.tasks = tasks, .masks = get_mask_loss_weights(config)},
           .sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone),
-          .per_layer_tables = config.memory.per_layer_embeddings.value_or(nn::TablePlacement::kDevice),
+          .per_layer_tables = config.memory.per_layer_embeddings.value_or(nn::MemoryPlacement::kDevice),
           .offload = config.memory.offload.value_or(engine::Offload::kNone)};
 }
 

@@ -43,12 +43,11 @@ TEST_F(DryRunTest, IsDeterministicAcrossProcesses) {
   }
 }
 
-/// The moments are allocated at the end of the first step, so that they add to the activations from
-/// the second step on.
+/// Libraries allocate their workspaces in the first step.
 TEST_F(DryRunTest, MemoryIsStableFromTheSecondStep) {
   const DryRunResult result = dry_run(model_.job(), make_step_config(1), 1);
   ASSERT_THAT(result.steps, SizeIs(kSteps));
-  EXPECT_GT(result.steps[1].allocated_bytes, result.steps[0].allocated_bytes);
+  EXPECT_GE(result.steps[1].allocated_bytes, result.steps[0].allocated_bytes);
   EXPECT_EQ(result.steps[2].allocated_bytes, result.steps[1].allocated_bytes);
   EXPECT_EQ(result.steps[2].reserved_bytes, result.steps[1].reserved_bytes);
   for (const auto& step : result.steps) EXPECT_GE(step.reserved_bytes, step.allocated_bytes);

@@ -122,6 +122,8 @@ TEST(ProtocolTest, AResultRoundTrips) {
   result.num_allocation_retries = 2;
   result.seconds = 0.1;  // has no exact decimal representation
   result.costs = StepCosts{.total = {1e15, 4e14, 2e14, 3e12, 9'000, 1.0 / 3.0},
+                           .passes_seconds = 0.3,
+                           .link = {.copies = 0.7, .in_place = 0.9},
                            .vision_blocks_forward = {1, 21, 2, 3, 4, 5},
                            .language_blocks_forward = {6, 22, 7, 8, 9, 10},
                            .language_attention_forward = {16, 23, 17, 18, 19, 20},
@@ -135,6 +137,10 @@ TEST(ProtocolTest, AResultRoundTrips) {
                       .num_language_blocks = 30,
                       .num_parameters = 256'000'000,
                       .num_trainable_parameters = 163'000'000,
+                      .host_table_bytes = 1,
+                      .host_state_bytes = 20,
+                      .host_block_bytes = 300,
+                      .host_gradient_bytes = 4000,
                       .timeline = {}};
   detail.timeline.push_back({{1, 2, 3, 4, 5, 6, 7, 8, 9}, 99, {memory::Component::kVision, -1}, true});
   result.detail = detail;
@@ -147,6 +153,10 @@ TEST(ProtocolTest, AResultRoundTrips) {
   EXPECT_EQ(received.seconds, 0.1);
   ASSERT_TRUE(received.costs && received.detail);
   EXPECT_EQ(received.costs->total.seconds, 1.0 / 3.0);
+  EXPECT_EQ(received.costs->passes_seconds, 0.3);
+  EXPECT_EQ(received.costs->link.copies, 0.7);
+  EXPECT_EQ(received.costs->link.in_place, 0.9);
+  EXPECT_EQ(received.detail->host_bytes(), 4321);
   EXPECT_EQ(received.costs->optimizer.num_kernel_launches, 14);
   EXPECT_EQ(received.costs->language_attention_forward.num_kernel_launches, 19);
   EXPECT_EQ(received.detail->peak.bytes_by_component, detail.peak.bytes_by_component);

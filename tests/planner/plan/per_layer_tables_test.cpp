@@ -9,7 +9,7 @@
 namespace vlmtrain::planner {
 namespace {
 
-using nn::TablePlacement;
+using nn::MemoryPlacement;
 using testing::HasSubstr;
 
 /// Gemma 4 E2B, whose table has 262,144 rows of 35 · 256 features.
@@ -40,36 +40,46 @@ class PerLayerTables : public testing::Test {
 TEST_F(PerLayerTables, AreOnTheHostIfTheyDoNotFitOnTheGpu) {
   const Plan plan = make_plan(request(6));
   EXPECT_TRUE(plan.fits);
-  EXPECT_EQ(plan.job.per_layer_tables, TablePlacement::kHost);
+  EXPECT_EQ(plan.job.per_layer_tables, MemoryPlacement::kHost);
   EXPECT_EQ(plan.detail.host_table_bytes, kTableBytes);
   const auto json = plan.to_json();
   EXPECT_EQ(json.at("per_layer_embeddings"), "host");
   EXPECT_EQ(json.at("memory").at("host_bytes"), kTableBytes);
 }
 
+TEST_F(PerLayerTables, StayOnTheGpuIfTheHostIsTooSmall) {
+  PlanRequest small = request(24);
+  small.constraints.recompute.text = "none";
+  small.workload.global_batch_size = 8;
+  small.host_memory_bytes = 1'000'000'000;
+  const Plan plan = make_plan(small);
+  EXPECT_TRUE(plan.fits);
+  EXPECT_EQ(plan.job.per_layer_tables, MemoryPlacement::kDevice);
+}
+
 TEST_F(PerLayerTables, StayOnAGpuThatHoldsEverything) {
   const Plan plan = make_plan(request(24));
   EXPECT_TRUE(plan.fits);
-  EXPECT_EQ(plan.job.per_layer_tables, TablePlacement::kDevice);
+  EXPECT_EQ(plan.job.per_layer_tables, MemoryPlacement::kDevice);
   EXPECT_EQ(plan.detail.host_table_bytes, 0);
   EXPECT_EQ(plan.best_estimate.step_config.recompute, models::RecomputeBlockCounts{});
 }
 
 TEST_F(PerLayerTables, PeakIsSmallerByTheTable) {
-  const auto measure = [&](TablePlacement placement) {
+  const auto measure = [&](MemoryPlacement placement) {
     PlanRequest fixed = request(24);
     fixed.auto_per_layer_tables = false;
     fixed.job.per_layer_tables = placement;
     fixed.constraints.recompute.text = "none";
     return make_plan(fixed).peaks().allocated_bytes;
   };
-  EXPECT_EQ(measure(TablePlacement::kDevice) - measure(TablePlacement::kHost), kTableBytes);
+  EXPECT_EQ(measure(MemoryPlacement::kDevice) - measure(MemoryPlacement::kHost), kTableBytes);
 }
 
 TEST_F(PerLayerTables, MustBeFrozenOnTheHost) {
   Job job = model_.job();
   EXPECT_FALSE(can_keep_tables_on_host(job)) << "full fine-tuning";
-  job.per_layer_tables = TablePlacement::kHost;
+  job.per_layer_tables = MemoryPlacement::kHost;
   EXPECT_THAT(get_usage_error([&] { build_model(job, at::kMeta); }), HasSubstr("only a frozen table"));
   job.frozen_parts.per_layer_embeddings = true;
   EXPECT_TRUE(can_keep_tables_on_host(job));
@@ -87,7 +97,7 @@ TEST_F(PerLayerTables, MustExistOnTheHost) {
   const PresetFolder other("smolvlm-tiny");
   Job job = other.job();
   EXPECT_FALSE(can_keep_tables_on_host(job));
-  job.per_layer_tables = TablePlacement::kHost;
+  job.per_layer_tables = MemoryPlacement::kHost;
   EXPECT_THAT(get_usage_error([&] { build_model(job, at::kMeta); }), HasSubstr("has no per-layer embeddings"));
 }
 

@@ -32,7 +32,7 @@ ProbeResults make_probes(double attention_seconds, double vision_seconds) {
   probe_results.one_sample_result.costs->vision_blocks_forward.seconds = kVisionBlocks * vision_seconds;
   probe_results.one_sample_result.costs->language_blocks_forward.seconds = kLanguageBlocks * 10;
   probe_results.one_sample_result.costs->language_attention_forward.seconds = kLanguageBlocks * attention_seconds;
-  probe_results.one_sample_result.costs->total.seconds = 100;
+  probe_results.one_sample_result.costs->passes_seconds = 100;
   return probe_results;
 }
 
@@ -58,6 +58,15 @@ TEST(CostModelTest, KeptAttentionTradesBytesForTime) {
   EXPECT_EQ(cost_model.predict_reserved_bytes(1, {0, 2, 1}), 810);
   EXPECT_DOUBLE_EQ(cost_model.predict_micro_batch_seconds(1, {0, 2, 0}), 120);
   EXPECT_DOUBLE_EQ(cost_model.predict_micro_batch_seconds(1, {0, 2, 1}), 116);
+}
+
+TEST(CostModelTest, ShortMicroBatchesWaitForTheLinkToHostMemory) {
+  ProbeResults probe_results = make_probes(4, 25);
+  probe_results.one_sample_result.costs->link = {.copies = 110, .in_place = 7};
+  const CostModel cost_model(probe_results);
+  EXPECT_DOUBLE_EQ(cost_model.predict_micro_batch_seconds(1, {}), 110 + 7);
+  EXPECT_DOUBLE_EQ(cost_model.predict_micro_batch_seconds(1, {0, 2, 0}), 120 + 7);
+  EXPECT_DOUBLE_EQ(cost_model.predict_step_seconds(2, 2, {}), 2 * (110 + 7));
 }
 
 TEST(CostModelTest, ShortSequencesNeedNoAttentionProbe) {
