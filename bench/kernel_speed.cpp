@@ -8,6 +8,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -40,6 +41,7 @@
 #include "vlmtrain/kernels/patchify.h"
 #include "vlmtrain/kernels/rope.h"
 #include "vlmtrain/memory/device.h"
+#include "vlmtrain/memory/host_arena.h"
 
 namespace {
 
@@ -207,6 +209,40 @@ void benchmark_adamw(const KernelBenchmark& benchmark) {
   }
 }
 
+/// The link: copies by the GPU's engines, a kernel that reads and writes in place, and the update of state in
+/// host memory. Bytes are those of both directions together.
+void benchmark_host_memory(const KernelBenchmark& benchmark) {
+  constexpr int64_t kCount = 100'000'000;
+  const at::Tensor device_values = benchmark.sample({kCount});
+  memory::HostArena arena(device_values.device());
+  const auto allocate = [&](at::ScalarType dtype) {
+    return arena.view_on_device(arena.allocate({kCount}, dtype, "kernel_speed"));
+  };
+  const at::Tensor host_values = arena.allocate({kCount}, at::kBFloat16, "kernel_speed");
+  const at::Tensor mapped_values = arena.view_on_device(host_values);
+  const at::Tensor device_copy = at::empty_like(device_values);
+  benchmark.run("host memory, copy in", kCount * kBf16, [&] { device_copy.copy_(host_values, /*non_blocking=*/true); });
+  benchmark.run("host memory, copy out", kCount * kBf16,
+                [&] { host_values.copy_(device_values, /*non_blocking=*/true); });
+  benchmark.run("host memory, kernel reads", kCount * kBf16,
+                [&] { at::add_out(device_copy, device_values, mapped_values); });
+  benchmark.run("host memory, kernel reads and writes", 2 * kCount * kBf16, [&] { mapped_values.mul_(1); });
+  const at::TensorOptions fp32 = benchmark.options(at::kFloat);
+  const kernels::AdamWStep step{.learning_rate = 1e-5,
+                                .beta1 = 0.9,
+                                .beta2 = 0.999,
+                                .epsilon = 1e-8,
+                                .skip_flag = at::zeros({}, fp32),
+                                .seed = 1};
+  kernels::AdamWParameter parameter{.gradient = benchmark.sample({kCount}, at::kFloat),
+                                    .weight = device_values,
+                                    .low_bits = allocate(at::kShort),
+                                    .steps = at::ones({}, fp32)};
+  for (at::Tensor& moment : parameter.moments) moment = allocate(at::kFloat);
+  benchmark.run("adamw, low halves and fp32 moments in host memory", 2 * kCount * (kBf16 + 2 * kFp32),
+                [&] { kernels::adamw(std::span(&parameter, 1), step); });
+}
+
 void benchmark_dequantization(const KernelBenchmark& benchmark) {
   const at::Tensor matrix = at::empty({kIntermediate, kHidden}, benchmark.options(at::kBFloat16));
   const at::TensorOptions bytes = benchmark.options(at::kByte), fp32 = benchmark.options(at::kFloat);
@@ -246,8 +282,9 @@ int run_benchmarks(const std::string& name) {
   for (const std::string& failure : status.failure_messages) fmt::print("wrong: {}\n", failure);
   const at::NoGradGuard no_gradients;
   const KernelBenchmark benchmark(device);
-  for (const auto group : {benchmark_activations, benchmark_rope, benchmark_norms, benchmark_cross_entropy,
-                           benchmark_adamw, benchmark_dequantization, benchmark_patchify_and_dropout}) {
+  for (const auto group :
+       {benchmark_activations, benchmark_rope, benchmark_norms, benchmark_cross_entropy, benchmark_adamw,
+        benchmark_host_memory, benchmark_dequantization, benchmark_patchify_and_dropout}) {
     group(benchmark);
     memory::empty_cache(device);
   }

@@ -3,13 +3,14 @@
 // batches, must run without an out-of-memory error and without a retried allocation. The next
 // larger micro-batch with the same settings must not fit within the margin.
 //
-//   plan_honesty [configurations] [seed] [fixed] [ranks] [masks] [volumes] [optimizer|full|hybrid]
-// > lines.jsonl
+//   plan_honesty [configurations] [seed] [fixed] [ranks] [masks] [volumes] [offload]
+//       [optimizer|full|hybrid] > lines.jsonl
 //
 // Writes a JSON line per job, and a summary to stderr. `fixed`: with PyTorch's fixed segments
 // instead of expandable ones, whose fragmentation plans cannot predict. `ranks`: 2 to 16 ranks on
 // one or two machines; up to three of a plan's ranks run steps of their own, on GPUs with NCCL's
-// planned share of memory taken. `optimizer`, `full`, `hybrid`: as `ranks`, with that sharding.
+// planned share of memory taken. `offload`: state, weights or gradients in host memory.
+// `optimizer`, `full`, `hybrid`: as `ranks`, with that sharding.
 
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
@@ -51,6 +52,7 @@ struct BenchmarkOptions {
   bool several_ranks = false;
   bool masks = false;    ///< models with mask outputs
   bool volumes = false;  ///< models with volume inputs
+  bool offload = false;  ///< state, weights or gradients in host memory
   engine::ShardingStrategy sharding = engine::ShardingStrategy::kNone;
 };
 
@@ -102,6 +104,10 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
   }
   if (random.with_chance(0.3)) request.job.frozen_parts.vision_tower = true;
   if (random.with_chance(0.1)) request.job.frozen_parts.language_model = true;
+  if (options.offload) {
+    request.job.offload = random.pick(
+        std::to_array({engine::Offload::kOptimizer, engine::Offload::kWeights, engine::Offload::kGradients}));
+  }
   request.target = planner::find_target_gpu(std::string(gpu.name));
   request.mode = random.pick(planner::list_memory_modes()).second;
   request.workload.worst_batches = {
@@ -125,6 +131,7 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
            {"world_size", request.workload.world_size},
            {"nodes", request.workload.num_nodes},
            {"sharding", engine::to_string(request.job.sharding)},
+           {"offload", engine::to_string(request.job.offload)},
            {"images", shape.num_media()},
            {"tiles", shape.pixel_rows},
            {"tokens", shape.tokens},
@@ -299,6 +306,7 @@ int main(int argc, char** argv) {
     options.several_ranks = options.several_ranks || is_sharded || argument == "ranks";
     options.masks = options.masks || argument == "masks";
     options.volumes = options.volumes || argument == "volumes";
+    options.offload = options.offload || argument == "offload";
   }
   return vlmtrain::run(configurations, seed, options);
 }

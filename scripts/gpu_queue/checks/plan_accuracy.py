@@ -23,7 +23,7 @@ CHECK_SECONDS = {"qwen2.5-vl-3b": 21, "llava-1.5-7b": 60, "smolvlm-256m": 20}
 LARGE_BATCH = 8
 # Seconds to create a checkpoint with random weights on an H200's machine, with 3 and 7 billion 16-bit parameters.
 CREATION_SECONDS = {"qwen2.5-vl-3b": 20, "llava-1.5-7b": 45, "smolvlm-256m": 4, "smolvlm-500m": 6}
-TINY = {"smolvlm-256m": "smolvlm-tiny", "smolvlm-500m": "smolvlm-tiny", "qwen2.5-vl-3b": "qwen2.5-vl-tiny", "llava-1.5-7b": "llava-tiny"}
+TINY = {"smolvlm-256m": "smolvlm-tiny", "smolvlm-500m": "smolvlm-tiny", "qwen2.5-vl-3b": "qwen2.5-vl-tiny", "qwen2.5-vl-7b": "qwen2.5-vl-tiny", "llava-1.5-7b": "llava-tiny"}
 
 
 def dry_job(job):
@@ -178,3 +178,25 @@ def checks(bench):
               at_cap(SMALL_QUANTIZED, 24, next_larger=True)),
         Check("smolvlm-256m, fp16, 8-bit states, 16 GB", 18, at_cap(HALF, 16)),
         Check("smolvlm-256m, fixed segments, 16 GB", 18, at_cap(FIXED_SEGMENTS, 16))]
+
+
+# Seconds of a run with optimizer state or weights in host memory on an H200, estimated.
+OFFLOAD_SECONDS = {"smolvlm-256m": 15, "qwen2.5-vl-7b": 45}
+OFFLOADED_CREATION_SECONDS = 45
+
+
+def offload_checks(bench):
+    """Runs with optimizer state and weights in host memory next to resident ones."""
+    if bench.is_cpu:
+        return []
+    listed = []
+    for offload in ("none", "optimizer", "weights"):
+        job = Job("smolvlm-256m", {"memory.offload": offload})
+        listed.append(Check(f"{make_title(job)}, offload {offload}", OFFLOAD_SECONDS[job.preset], at_cap(job, None)))
+    for offload, masters, cap in (("none", "stochastic", 80), ("optimizer", "split", 80), ("weights", "split", 60)):
+        overrides = {"memory.offload": offload, "training.optimizer_states": "8bit", "training.master_weights": masters}
+        job = Job("qwen2.5-vl-7b", overrides, dtype="bfloat16")
+        extra = OFFLOADED_CREATION_SECONDS if offload == "none" else 0
+        listed.append(Check(f"{make_title(job)}, 8-bit states, {masters} masters, offload {offload}, {cap} GB",
+                            extra + OFFLOAD_SECONDS[job.preset], at_cap(job, cap)))
+    return listed

@@ -1,0 +1,65 @@
+"""Plans full fine-tuning and LoRA with memory.offload=auto, and prints what is in host memory and the predicted tokens per second
+as a Markdown table.
+
+    python bench/offload_plans.py --vlmtrain build/release/vlmtrain
+
+Samples have one image and 1,408 tokens. The global batch gives each step about 16, 32 and 128 thousand tokens. A dash means that
+the job does not fit. No GPU is used; a cell takes some seconds to minutes.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+
+FULL, LORA = ["--finetune", "full"], ["--finetune", "lora"]
+EIGHT_BITS, STOCHASTIC = ["--optimizer-states", "8bit"], ["training.master_weights=stochastic"]
+# Preset, its description, arguments, GPU in GB, host memory in GB.
+JOBS = [
+    ("qwen2.5-vl-7b", "full, 8-bit states, stochastic", [*FULL, *EIGHT_BITS, *STOCHASTIC], "80", 128),
+    ("qwen2.5-vl-7b", "full, 8-bit states", [*FULL, *EIGHT_BITS], "80", 128),
+    ("qwen2.5-vl-7b", "full", FULL, "80", 256),
+    ("qwen2.5-vl-7b", "full", FULL, "48", 256),
+    ("qwen2.5-vl-7b", "full", FULL, "24", 256),
+    ("llava-1.5-7b", "full", FULL, "80", 256),
+    ("llava-1.5-7b", "full", FULL, "48", 256),
+    ("llava-1.5-7b", "full", FULL, "24", 256),
+    ("qwen3-vl-32b", "LoRA", LORA, "24", 96),
+]
+TOKENS_PER_STEP = [16_384, 32_768, 131_072]
+SAMPLE = ["--images", "1", "--image-size", "768", "--text-tokens", "680", "--answer-tokens", "340"]
+DOES_NOT_FIT = 3  # exit code of vlmtrain plan
+
+
+def plan(vlmtrain, preset, arguments, gpu, host, global_batch):
+    """Returns the plan as JSON, also if the job does not fit."""
+    command = [
+        vlmtrain, "plan", "--model", preset, *arguments, "--gpu-gb", gpu, "--host-memory-gb", str(host), *SAMPLE,
+        "--global-batch", str(global_batch), "--json", "memory.offload=auto",
+    ]  # fmt: skip
+    environment = os.environ | {"VLMTRAIN_PAST_RUNS": "off"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, DOES_NOT_FIT):
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+    return json.loads(done.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--vlmtrain", required=True, help="path of the program")
+    arguments = parser.parse_args()
+    print("| preset | method | GPU | offload | GPU GB | host GB | " + " | ".join(f"{tokens // 1024}k" for tokens in TOKENS_PER_STEP) + " |")
+    print("|---" * (6 + len(TOKENS_PER_STEP)) + "|")
+    for preset, method, flags, gpu, host in JOBS:
+        tokens_per_sample = plan(arguments.vlmtrain, preset, LORA, "141", host, 1)["tokens_per_sample"]
+        plans = [plan(arguments.vlmtrain, preset, flags, gpu, host, max(1, round(tokens / tokens_per_sample))) for tokens in TOKENS_PER_STEP]
+        memory = plans[-1]["memory"]
+        speeds = [f"{entry['tokens_per_second']:,.0f}" if entry["fits"] else "–" for entry in plans]
+        offloads = ", ".join(dict.fromkeys(entry["offload"] for entry in plans))
+        print(f"| {preset} | {method} | {gpu} | {offloads} | {memory['total_bytes'] / 1e9:.1f} | {memory['host_bytes'] / 1e9:.1f} | "
+              + " | ".join(speeds) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
