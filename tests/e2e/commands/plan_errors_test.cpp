@@ -213,7 +213,7 @@ TEST_F(PlanCommandTest, SuggestionsCanBePasted) {
   const std::vector<std::vector<std::string>> commands{
       {"--gpu-gb", "1", "--limit-gb", "0.6", "--model", "smolvlm-tiny", "--images", "0", "--text-tokens", "6000",
        "--global-batch", "2"},
-      {"--gpu", "rtx4090", "--limit-gb", "0.65", "--model", "qwen2.5-vl-tiny", "--images", "8", "--image-size",
+      {"--gpu", "rtx4090", "--limit-gb", "0.63", "--model", "qwen2.5-vl-tiny", "--images", "8", "--image-size",
        "1500x1500", "--global-batch", "2", "data.max_length=32768"},
       {"--gpu", "rtx4090", "--limit-gb", "0.61", "--model", "qwen2.5-vl-tiny", "--video-frames", "16", "--video-size",
        "1024x1024", "--global-batch", "2"},

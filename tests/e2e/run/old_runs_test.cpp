@@ -47,6 +47,16 @@ class OldRunsTest : public HostTest, public testing::WithParamInterface<std::str
     return result.exit_code == 0 ? nlohmann::json::parse(result.out).at("loss").get<double>() : 0;
   }
 
+  /// Returns whether the run trains the output projection. Since that commit its gradient is added to the sum
+  /// without rounding it to bf16 (CHANGELOG.md).
+  bool trains_output() const { return GetParam() != "lora_nf4"; }
+  static constexpr double kRoundingTolerance = 2e-3;  // half a unit of bf16
+
+  /// Checks a loss of a resumed step: to the bit, except for what that rounding changes.
+  void expect_loss(double actual, double expected) const {
+    EXPECT_NEAR(actual, expected, trains_output() ? kRoundingTolerance * expected : 0);
+  }
+
   nlohmann::json expected_;
 };
 
@@ -59,15 +69,16 @@ TEST_P(OldRunsTest, ResumesToTheSameLossesAndIsReportedAndEvaluated) {
   const auto lines = split_lines(read_text(run_folder() / "run/metrics.jsonl"));
   ASSERT_EQ(lines.size(), expected_.at("losses").size());
   for (size_t i = 0; i < lines.size(); ++i) {
+    SCOPED_TRACE("step " + std::to_string(i + 1));
     const auto step = nlohmann::json::parse(lines[i]);
-    EXPECT_EQ(step.at("loss").dump(), expected_["losses"][i].dump()) << "step " << i + 1;
-    EXPECT_EQ(step.contains("forecast_splits"), i >= stopped_at) << "step " << i + 1;
-    EXPECT_TRUE(step.contains("foreseen_splits")) << "step " << i + 1 << ": the alias is written too";
+    expect_loss(step.at("loss").get<double>(), expected_["losses"][i].get<double>());
+    EXPECT_EQ(step.contains("forecast_splits"), i >= stopped_at);
+    EXPECT_TRUE(step.contains("foreseen_splits")) << "the alias is written too";
     // Summed in float64 since that commit (CHANGELOG.md), so in float32 of both only the last bits differ.
     const auto norm = expected_["gradient_norms"][i].get<double>();
-    EXPECT_NEAR(step.at("grad_norm").get<double>(), norm, 1e-6 * norm) << "step " << i + 1;
+    EXPECT_NEAR(step.at("grad_norm").get<double>(), norm, (trains_output() ? kRoundingTolerance : 1e-6) * norm);
   }
-  EXPECT_EQ(eval_loss(kLastCheckpoint), expected_.at("eval_loss").get<double>());
+  expect_loss(eval_loss(kLastCheckpoint), expected_.at("eval_loss").get<double>());
 
   std::filesystem::remove(run_folder() / "run/report.html");
   const Result report = run({"report", "run"});
