@@ -256,7 +256,7 @@ struct OptimizerSettings {
   double max_grad_norm = 1.0;  ///< gradients are scaled down to this global norm; 0: no clipping
   std::optional<LossScaleSettings> loss_scale = std::nullopt;  ///< nullopt: no loss scale
   OptimizerStateDtype state_dtype = OptimizerStateDtype::kFp32;
-  bool compresses_embedding_states = false;  ///< whether k8Bit applies to embeddings, too
+  bool compresses_embedding_states = false;                    ///< whether k8Bit applies to embeddings, too
   std::optional<MasterWeights> master_weights = std::nullopt;  ///< nullopt: kSplit on CUDA, else kFp32
   uint64_t seed = 0;                                           ///< seed of the stochastic rounding
   std::vector<ParameterGroupSettings> groups = {};             ///< each parameter matches at most one
