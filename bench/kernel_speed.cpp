@@ -220,7 +220,7 @@ void benchmark_host_memory(const KernelBenchmark& benchmark) {
   };
   const at::Tensor host_values = arena.allocate({kCount}, at::kBFloat16, "kernel_speed");
   const at::Tensor mapped_values = arena.view_on_device(host_values);
-  const at::Tensor device_copy = at::empty_like(device_values);
+  at::Tensor device_copy = at::empty_like(device_values);
   benchmark.run("host memory, copy in", kCount * kBf16, [&] { device_copy.copy_(host_values, /*non_blocking=*/true); });
   benchmark.run("host memory, copy out", kCount * kBf16,
                 [&] { host_values.copy_(device_values, /*non_blocking=*/true); });
@@ -234,7 +234,8 @@ void benchmark_host_memory(const KernelBenchmark& benchmark) {
                                 .epsilon = 1e-8,
                                 .skip_flag = at::zeros({}, fp32),
                                 .seed = 1};
-  kernels::AdamWParameter parameter{.gradient = benchmark.sample({kCount}, at::kFloat),
+  kernels::AdamWParameter parameter{.master = {},
+                                    .gradient = benchmark.sample({kCount}, at::kFloat),
                                     .weight = device_values,
                                     .low_bits = allocate(at::kShort),
                                     .steps = at::ones({}, fp32)};

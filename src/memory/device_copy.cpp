@@ -86,9 +86,8 @@ SlotCopier::SlotCopier(at::Device device)
     : device_(device), buffer_free_event_(device.type()), copied_event_(device.type()) {}
 
 void SlotCopier::start(const at::Tensor& to, const at::Tensor& from) {
-  at::Tensor buffer = to;
   if (!device_.is_cuda()) {
-    buffer.copy_(from);
+    to.copy_(from);
     return;
   }
   const c10::Stream copy_stream = get_copy_stream(device_);
@@ -96,7 +95,7 @@ void SlotCopier::start(const at::Tensor& to, const at::Tensor& from) {
   buffer_free_event_.block(copy_stream);
   {
     const c10::StreamGuard stream_guard(copy_stream);
-    buffer.copy_(from, /*non_blocking=*/true);
+    to.copy_(from, /*non_blocking=*/true);
   }
   copied_event_.record(copy_stream);
 }

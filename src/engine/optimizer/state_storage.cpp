@@ -107,8 +107,8 @@ void OptimizerStateStorage::add_master(ParameterState& state, const nn::Paramete
 
 /// Creates fp32 moments.
 void OptimizerStateStorage::add_moments(ParameterState& state) {
-  for (size_t moment = 0; moment < rules_.get(state.group.rule).moment_names().size(); ++moment)
-    state.moments.push_back(make_zeros(state, at::kFloat));
+  state.moments.resize(rules_.get(state.group.rule).moment_names().size());
+  for (at::Tensor& moment : state.moments) moment = make_zeros(state, at::kFloat);
 }
 
 /// Returns zeros in the shape of the weight. They are on the device if they are small, or if the rule

@@ -25,19 +25,21 @@ void write_upper_halves(const at::Tensor& to, const at::Tensor& values) {
 
 }  // namespace
 
-void join_values_out(at::Tensor out, const at::Tensor& values, const at::Tensor& low_bits, at::Tensor scratch) {
+void join_values_out(const at::Tensor& out, const at::Tensor& values, const at::Tensor& low_bits,
+                     const at::Tensor& scratch) {
   write_upper_halves(out.view(at::kInt), values);
   out.view(at::kInt).add_(scratch.copy_(low_bits));
 }
 
-void split_values(at::Tensor from, at::Tensor values, at::Tensor low_bits, at::Tensor scratch) {
+void split_values(const at::Tensor& from, const at::Tensor& values, const at::Tensor& low_bits,
+                  const at::Tensor& scratch) {
   values.copy_(from);
   write_upper_halves(scratch, values);
   // A tie that is rounded down is 32,768 ulps from the bf16 number.
   low_bits.copy_(from.view(at::kInt).sub_(scratch).clamp_max_(std::numeric_limits<int16_t>::max()));
 }
 
-void round_values_stochastically(at::Tensor from, at::Tensor values, at::Tensor scratch,
+void round_values_stochastically(const at::Tensor& from, const at::Tensor& values, const at::Tensor& scratch,
                                  const at::Generator& generator) {
   constexpr int64_t kBf16Ulp = int64_t{1} << 16;  // distance of neighboring bf16 numbers in ulps of fp32
   // Random low bits may carry into the upper half, which is then the bf16 number.

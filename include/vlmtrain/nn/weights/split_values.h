@@ -14,14 +14,16 @@ namespace vlmtrain::nn {
 // allocate nothing.
 
 /// Writes the fp32 values into `out`.
-void join_values_out(at::Tensor out, const at::Tensor& values, const at::Tensor& low_bits, at::Tensor scratch);
+void join_values_out(const at::Tensor& out, const at::Tensor& values, const at::Tensor& low_bits,
+                     const at::Tensor& scratch);
 
 /// Splits `from` into `values` and `low_bits`. Overwrites `from`.
-void split_values(at::Tensor from, at::Tensor values, at::Tensor low_bits, at::Tensor scratch);
+void split_values(const at::Tensor& from, const at::Tensor& values, const at::Tensor& low_bits,
+                  const at::Tensor& scratch);
 
 /// Rounds `from` stochastically to `values`: away from zero with a probability equal to the fraction
 /// that bf16 lacks, so numbers of bf16 do not change. Overwrites `from`.
-void round_values_stochastically(at::Tensor from, at::Tensor values, at::Tensor scratch,
+void round_values_stochastically(const at::Tensor& from, const at::Tensor& values, const at::Tensor& scratch,
                                  const at::Generator& generator);
 
 /// A tensor that is stored as it is, or an fp32 tensor in two halves, which may be on different devices.
