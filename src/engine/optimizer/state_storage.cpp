@@ -139,6 +139,7 @@ void OptimizerStateStorage::make_block_groups() {
   int64_t max_group_blocks = 0, all_blocks = 0;
   const auto add_group = [&](const ParameterGroup& hyperparameters, std::vector<size_t> members) {
     std::vector<int64_t> elements;
+    elements.reserve(members.size());
     for (const size_t member : members) elements.push_back(parameters_[member].weight.numel());
     const BlockLayout layout(elements);
     max_group_blocks = std::max(max_group_blocks, layout.num_blocks());
