@@ -3,7 +3,7 @@ as a Markdown table.
 
     python bench/offload_plans.py --vlmtrain build/release/vlmtrain
 
-Samples have one image and 1,408 tokens. The global batch gives each step about 16, 32 and 128 thousand tokens. A dash means that
+Samples have one image and about 1,400 tokens. Global batches of 12, 24 and 96 have about 16, 32 and 128 thousand tokens. A dash means that
 the job does not fit. No GPU is used; a cell takes some seconds to minutes.
 """
 
@@ -27,7 +27,7 @@ JOBS = [
     ("llava-1.5-7b", "full", FULL, "24", 256),
     ("qwen3-vl-32b", "LoRA", LORA, "24", 96),
 ]
-TOKENS_PER_STEP = [16_384, 32_768, 131_072]
+GLOBAL_BATCHES = {12: "16k", 24: "32k", 96: "128k"}  # with the approximate number of tokens
 SAMPLE = ["--images", "1", "--image-size", "768", "--text-tokens", "680", "--answer-tokens", "340"]
 DOES_NOT_FIT = 3  # exit code of vlmtrain plan
 
@@ -49,11 +49,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--vlmtrain", required=True, help="path of the program")
     arguments = parser.parse_args()
-    print("| preset | method | GPU | offload | GPU GB | host GB | " + " | ".join(f"{tokens // 1024}k" for tokens in TOKENS_PER_STEP) + " |")
-    print("|---" * (6 + len(TOKENS_PER_STEP)) + "|")
+    print("| preset | method | GPU | offload | GPU GB | host GB | " + " | ".join(GLOBAL_BATCHES.values()) + " |")
+    print("|---" * (6 + len(GLOBAL_BATCHES)) + "|")
     for preset, method, flags, gpu, host in JOBS:
-        tokens_per_sample = plan(arguments.vlmtrain, preset, LORA, "141", host, 1)["tokens_per_sample"]
-        plans = [plan(arguments.vlmtrain, preset, flags, gpu, host, max(1, round(tokens / tokens_per_sample))) for tokens in TOKENS_PER_STEP]
+        plans = [plan(arguments.vlmtrain, preset, flags, gpu, host, batch) for batch in GLOBAL_BATCHES]
         memory = plans[-1]["memory"]
         speeds = [f"{entry['tokens_per_second']:,.0f}" if entry["fits"] else "–" for entry in plans]
         offloads = ", ".join(dict.fromkeys(entry["offload"] for entry in plans))
