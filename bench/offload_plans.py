@@ -8,10 +8,9 @@ the job does not fit. No GPU is used; a cell takes some seconds to minutes.
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
+
+from planning import describe_speed, plan
 
 FULL, LORA = ["--finetune", "full"], ["--finetune", "lora"]
 EIGHT_BITS, STOCHASTIC = ["--optimizer-states", "8bit"], ["training.master_weights=stochastic"]
@@ -29,20 +28,13 @@ JOBS = [
 ]
 GLOBAL_BATCHES = {12: "16k", 24: "32k", 96: "128k"}  # with the approximate number of tokens
 SAMPLE = ["--images", "1", "--image-size", "768", "--text-tokens", "680", "--answer-tokens", "340"]
-DOES_NOT_FIT = 3  # exit code of vlmtrain plan
 
 
-def plan(vlmtrain, preset, arguments, gpu, host, global_batch):
-    """Returns the plan as JSON, also if the job does not fit."""
-    command = [
-        vlmtrain, "plan", "--model", preset, *arguments, "--gpu-gb", gpu, "--host-memory-gb", str(host), *SAMPLE,
-        "--global-batch", str(global_batch), "--json", "memory.offload=auto",
-    ]  # fmt: skip
-    environment = os.environ | {"VLMTRAIN_PAST_RUNS": "off"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, DOES_NOT_FIT):
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
+def plan_job(vlmtrain, preset, arguments, gpu, host, global_batch):
+    return plan(vlmtrain, [
+        "--model", preset, *arguments, "--gpu-gb", gpu, "--host-memory-gb", str(host), *SAMPLE,
+        "--global-batch", str(global_batch), "memory.offload=auto",
+    ])  # fmt: skip
 
 
 def main():
@@ -52,9 +44,9 @@ def main():
     print("| preset | method | GPU | offload | GPU GB | host GB | " + " | ".join(GLOBAL_BATCHES.values()) + " |")
     print("|---" * (6 + len(GLOBAL_BATCHES)) + "|")
     for preset, method, flags, gpu, host in JOBS:
-        plans = [plan(arguments.vlmtrain, preset, flags, gpu, host, batch) for batch in GLOBAL_BATCHES]
+        plans = [plan_job(arguments.vlmtrain, preset, flags, gpu, host, batch) for batch in GLOBAL_BATCHES]
         memory = plans[-1]["memory"]
-        speeds = [f"{entry['tokens_per_second']:,.0f}" if entry["fits"] else "–" for entry in plans]
+        speeds = [describe_speed(entry) for entry in plans]
         offloads = ", ".join(dict.fromkeys(entry["offload"] for entry in plans))
         print(f"| {preset} | {method} | {gpu} | {offloads} | {memory['total_bytes'] / 1e9:.1f} | {memory['host_bytes'] / 1e9:.1f} | "
               + " | ".join(speeds) + " |", flush=True)

@@ -7,10 +7,9 @@ fit. No GPU is used. A cell takes some seconds, longer if the job does not fit.
 """
 
 import argparse
-import json
-import os
-import subprocess
 import sys
+
+from planning import describe_speed, plan
 
 METHODS = {
     "full": ["--finetune", "full"],
@@ -18,26 +17,15 @@ METHODS = {
     "LoRA on NF4": ["--finetune", "lora", "--quantization", "nf4"],
 }
 GPU_GIGABYTES = [8, 16, 24, 48, 80, 141]
-DOES_NOT_FIT = 3  # exit code of vlmtrain plan
 GLOBAL_BATCH = 16
 
 
-def plan(arguments, preset, method, gigabytes):
-    """Returns the plan as JSON, also if the job does not fit."""
-    command = [
-        arguments.vlmtrain, "plan", "--model", preset, *METHODS[method], "--gpu-gb", str(gigabytes), "--images", "1",
+def plan_preset(arguments, preset, method, gigabytes):
+    return plan(arguments.vlmtrain, [
+        "--model", preset, *METHODS[method], "--gpu-gb", str(gigabytes), "--images", "1",
         "--image-size", str(arguments.image_size), "--text-tokens", str(arguments.text_tokens),
-        "--answer-tokens", str(arguments.text_tokens // 2), "--global-batch", str(GLOBAL_BATCH), "--json",
-    ]  # fmt: skip
-    environment = os.environ | {"VLMTRAIN_PAST_RUNS": "off"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, DOES_NOT_FIT):
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
-
-
-def describe(planned):
-    return f"{planned['tokens_per_second']:,.0f}" if planned["fits"] else "–"
+        "--answer-tokens", str(arguments.text_tokens // 2), "--global-batch", str(GLOBAL_BATCH),
+    ])  # fmt: skip
 
 
 def main():
@@ -51,7 +39,7 @@ def main():
     print("|---" * (len(GPU_GIGABYTES) + 2) + "|")
     for preset in arguments.presets:
         for method in METHODS:
-            cells = [describe(plan(arguments, preset, method, size)) for size in GPU_GIGABYTES]
+            cells = [describe_speed(plan_preset(arguments, preset, method, size)) for size in GPU_GIGABYTES]
             print(f"| {preset} | {method} | " + " | ".join(cells) + " |")
             sys.stdout.flush()
 
