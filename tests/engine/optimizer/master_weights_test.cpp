@@ -2,27 +2,15 @@
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
-#include <optional>
-#include <string>
 
-#include "engine/small_parameters.h"
-#include "engine/stored_tensors.h"
+#include "engine/optimizer_run.h"
 
 namespace vlmtrain::engine {
 namespace {
-
-using TensorsByName = std::map<std::string, at::Tensor>;
-
-void expect_equal_tensors(const TensorsByName& actual, const TensorsByName& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (const auto& [name, tensor] : actual) EXPECT_TRUE(at::equal(tensor, expected.at(name))) << name;
-}
 
 /// Checks that the tensors are equal, except for the few masters that were ties: they differ by some
 /// ulps of fp32, and their weights by at most one of bf16.
@@ -42,36 +30,10 @@ void expect_equal_except_ties(const TensorsByName& actual, const TensorsByName& 
   }
 }
 
-/// A run of an optimizer on bf16 weights.
-class MasterRun {
+/// All start with equal weights and have equal gradients.
+class MasterRun : public OptimizerRun {
  public:
-  explicit MasterRun(const OptimizerSettings& settings) : optimizer_(parameters_.store(), settings) {}
-
-  void take_steps(uint64_t first, uint64_t count) {
-    for (uint64_t step = first; step < first + count; ++step) {
-      add_gradients(parameters_, random_gradients(parameters_, step, 1.0));
-      optimizer_.step({1e-3, 1e-3, 1e-3});
-    }
-  }
-  TensorsByName copy_weights() const {
-    TensorsByName copy;
-    for (const auto& parameter : const_cast<Parameters&>(parameters_).store().all())
-      copy[parameter.name] = parameter.tensor.detach().clone();
-    return copy;
-  }
-  void set_weights(const MasterRun& other) { parameters_.copy_from(other.parameters_); }
-  Optimizer& optimizer() { return optimizer_; }
-
- private:
-  /// Equal in all runs.
-  static uint64_t seed() {
-    at::manual_seed(3);
-    return 0;
-  }
-
-  uint64_t seed_ = seed();
-  Parameters parameters_{at::kBFloat16, /*large=*/true};
-  BucketedOptimizer optimizer_;
+  explicit MasterRun(const OptimizerSettings& settings) : OptimizerRun(/*seed=*/3, settings) {}
 };
 
 class MasterWeightFormats : public testing::TestWithParam<OptimizerStateDtype> {
@@ -85,7 +47,7 @@ TEST_P(MasterWeightFormats, SplitEqualsFp32) {
   MasterRun fp32(make_settings(MasterWeights::kFp32)), split(make_settings(MasterWeights::kSplit));
   for (auto* run : {&fp32, &split}) run->take_steps(0, 20);
   expect_equal_except_ties(split.copy_weights(), fp32.copy_weights());
-  expect_equal_except_ties(copy_tensors(split.optimizer().state()), copy_tensors(fp32.optimizer().state()));
+  expect_equal_except_ties(split.copy_state(), fp32.copy_state());
 }
 
 TEST_P(MasterWeightFormats, SplitAndFp32ResumeFromEachOther) {
@@ -96,11 +58,11 @@ TEST_P(MasterWeightFormats, SplitAndFp32ResumeFromEachOther) {
     MasterRun first_run(make_settings(first)), resumed(make_settings(second));
     first_run.take_steps(0, 3);
     resumed.set_weights(first_run);
-    resumed.optimizer().load_state(copy_tensors(first_run.optimizer().state()), "a checkpoint");
+    resumed.optimizer().load_state(first_run.copy_state(), "a checkpoint");
     expect_equal_tensors(resumed.copy_weights(), first_run.copy_weights());
     resumed.take_steps(3, 3);
     expect_equal_except_ties(resumed.copy_weights(), expected.copy_weights());
-    expect_equal_except_ties(copy_tensors(resumed.optimizer().state()), copy_tensors(expected.optimizer().state()));
+    expect_equal_except_ties(resumed.copy_state(), expected.copy_state());
   }
 }
 
@@ -110,15 +72,15 @@ TEST_P(MasterWeightFormats, StochasticRunsResumeBitExactly) {
   expected.take_steps(0, 6);
   first_run.take_steps(0, 3);
   resumed.set_weights(first_run);
-  resumed.optimizer().load_state(copy_tensors(first_run.optimizer().state()), "a checkpoint");
+  resumed.optimizer().load_state(first_run.copy_state(), "a checkpoint");
   resumed.take_steps(3, 3);
   expect_equal_tensors(resumed.copy_weights(), expected.copy_weights());
-  expect_equal_tensors(copy_tensors(resumed.optimizer().state()), copy_tensors(expected.optimizer().state()));
+  expect_equal_tensors(resumed.copy_state(), expected.copy_state());
 }
 
 TEST_P(MasterWeightFormats, StochasticHasMastersOfSmallTensorsOnly) {
   MasterRun run(make_settings(MasterWeights::kStochastic));
-  const TensorsByName state = copy_tensors(run.optimizer().state());
+  const TensorsByName state = run.copy_state();
   EXPECT_FALSE(state.contains("master.vision.large"));
   EXPECT_TRUE(state.contains("master.vision.vector"));
   EXPECT_TRUE(state.contains("updates"));
@@ -128,7 +90,7 @@ TEST_P(MasterWeightFormats, StochasticLoadsMastersAndIgnoresMissingOnes) {
   MasterRun fp32(make_settings(MasterWeights::kFp32)), rounded(make_settings(MasterWeights::kStochastic));
   fp32.take_steps(0, 3);
   rounded.set_weights(fp32);
-  TensorsByName state = copy_tensors(fp32.optimizer().state());
+  TensorsByName state = fp32.copy_state();
   state["updates"] = at::full({}, 3, at::kLong);
   state.erase("master.vision.vector");
   rounded.optimizer().load_state(state, "a checkpoint");

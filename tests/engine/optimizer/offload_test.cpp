@@ -1,55 +1,15 @@
 // State in host memory. On the CPU it is ordinary memory, but takes the same paths.
 
-#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <string>
 #include <tuple>
 
-#include "engine/small_parameters.h"
-#include "engine/stored_tensors.h"
+#include "engine/optimizer_run.h"
 
 namespace vlmtrain::engine {
 namespace {
 
-/// A run of an optimizer on bf16 weights, equal for each placement of its state.
-class OffloadedRun {
- public:
-  OffloadedRun(const OptimizerSettings& settings, Offload offload)
-      : optimizer_(parameters_.store(), settings, /*groups=*/1, offload) {}
-
-  void take_steps(uint64_t first, uint64_t count) {
-    for (uint64_t step = first; step < first + count; ++step) {
-      add_gradients(parameters_, random_gradients(parameters_, step, 1.0));
-      optimizer_.step({1e-3, 1e-3, 1e-3});
-    }
-  }
-
-  std::map<std::string, at::Tensor> copy_everything() {
-    auto copy = copy_tensors(optimizer_.state());
-    for (const auto& parameter : parameters_.store().all()) copy[parameter.name] = parameter.tensor.detach().clone();
-    return copy;
-  }
-
-  void copy_from(OffloadedRun& other) {
-    parameters_.copy_from(other.parameters_);
-    optimizer_.load_state(copy_tensors(other.optimizer_.state()), "a checkpoint");
-  }
-
-  int64_t host_bytes() const { return optimizer_.host_bytes(); }
-  nn::ParameterStore& store() { return parameters_.store(); }
-
- private:
-  static uint64_t seed() {
-    at::manual_seed(5);
-    return 0;
-  }
-
-  uint64_t seed_ = seed();
-  Parameters parameters_{at::kBFloat16, /*large=*/true};
-  BucketedOptimizer optimizer_;
-};
+constexpr uint64_t kSeed = 5;
 
 class OffloadedState : public testing::TestWithParam<std::tuple<OptimizerStateDtype, MasterWeights>> {
  protected:
@@ -59,24 +19,23 @@ class OffloadedState : public testing::TestWithParam<std::tuple<OptimizerStateDt
 };
 
 TEST_P(OffloadedState, EqualsResidentState) {
-  OffloadedRun resident(settings(), Offload::kNone), offloaded(settings(), Offload::kOptimizer);
-  EXPECT_EQ(resident.host_bytes(), 0);
+  OptimizerRun resident(kSeed, settings()), offloaded(kSeed, settings(), Offload::kOptimizer);
+  EXPECT_EQ(resident.optimizer().host_bytes(), 0);
   for (auto* run : {&resident, &offloaded}) run->take_steps(0, 4);
-  OffloadedRun resumed(settings(), Offload::kOptimizer);
-  resumed.copy_from(resident);
+  OptimizerRun resumed(kSeed, settings(), Offload::kOptimizer);
+  resumed.set_weights(resident);
+  resumed.optimizer().load_state(resident.copy_state(), "a checkpoint");
   for (auto* run : {&resident, &offloaded, &resumed}) run->take_steps(4, 3);
-  const auto expected = resident.copy_everything();
   for (auto* run : {&offloaded, &resumed}) {
-    const auto actual = run->copy_everything();
-    ASSERT_EQ(actual.size(), expected.size());
-    for (const auto& [name, tensor] : actual) EXPECT_TRUE(at::equal(tensor, expected.at(name))) << name;
+    expect_equal_tensors(run->copy_weights(), resident.copy_weights());
+    expect_equal_tensors(run->copy_state(), resident.copy_state());
   }
 }
 
 /// Host memory has the moments and masters of tensors with at least 4,096 elements; scales of 8-bit
 /// moments stay on the device.
 TEST_P(OffloadedState, TakesTheBytesOfLargeTensors) {
-  OffloadedRun run(settings(), Offload::kOptimizer);
+  OptimizerRun run(kSeed, settings(), Offload::kOptimizer);
   const auto [state_dtype, master_weights] = GetParam();
   const int64_t master_bytes = master_weights == MasterWeights::kFp32    ? 4
                                : master_weights == MasterWeights::kSplit ? 2
@@ -93,7 +52,7 @@ TEST_P(OffloadedState, TakesTheBytesOfLargeTensors) {
     if (is_compressed) expected += 2 * padded * (state_dtype == OptimizerStateDtype::kBf16 ? 2 : 1);
   }
   EXPECT_GT(expected, 0);
-  EXPECT_EQ(run.host_bytes(), expected);
+  EXPECT_EQ(run.optimizer().host_bytes(), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, OffloadedState,
