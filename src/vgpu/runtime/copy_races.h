@@ -60,7 +60,7 @@ class CopyRaceDetector {
   Work add_work(cudaStream_t stream);
   bool follows(cudaStream_t stream, const Work& work);
   static void report(std::string_view race, uintptr_t first, uint64_t bytes);
-  /// Removes the entries of `ranges` that overlap, after `visit` has seen them.
+  /// Calls `visit` with each entry of `ranges` that overlaps, and removes those for which it returns true.
   template <class Range, class Visit>
   static void visit_overlaps(std::map<uintptr_t, Range>& ranges, uintptr_t first, uint64_t bytes, const Visit& visit);
 
