@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "planner/plan/planning_stats.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/option_keys.h"
 #include "vlmtrain/base/text_format.h"
@@ -29,12 +30,6 @@ std::string describe_missing_host_memory(const Plan& plan, const PlanRequest& re
                      to_machine_gigabytes(plan.detail.host_bytes()), to_gigabytes(*request.host_memory_bytes),
                      get_margin_percent(request.mode), keys::memory::kMode, to_string(request.mode),
                      to_machine_gigabytes(compute_missing_host_bytes(plan, request)));
-}
-
-void add_planning_stats(PlanningStats& stats, const PlanningStats& added) {
-  stats.seconds += added.seconds;
-  stats.num_dry_runs += added.num_dry_runs;
-  stats.dry_run_seconds += added.dry_run_seconds;
 }
 
 /// Returns the placements that may help the job, in ascending order of saved memory. The optimizer state of

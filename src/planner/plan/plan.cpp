@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "planner/plan/offload.h"
+#include "planner/plan/planning_stats.h"
 #include "planner/search/config_search.h"
 #include "planner/search/plan_split.h"
 #include "planner/suggestions/plan_suggestions.h"
@@ -186,9 +187,7 @@ Plan make_plan_with_auto_sharding(const PlanRequest& original_request) {
   const auto make_plan_with_sharding = [&](engine::ShardingStrategy sharding) {
     request.job.sharding = sharding;
     Plan plan = make_plan_with_fixed_sharding(request);
-    planning_stats.seconds += plan.planning_stats.seconds;
-    planning_stats.num_dry_runs += plan.planning_stats.num_dry_runs;
-    planning_stats.dry_run_seconds += plan.planning_stats.dry_run_seconds;
+    add_planning_stats(planning_stats, plan.planning_stats);
     return plan;
   };
   for (const auto sharding : list_possible_shardings(request.job)) {
@@ -229,12 +228,9 @@ Plan make_plan_with_auto_tables(const PlanRequest& original_request) {
   const bool is_host_faster =
       host_plan.best_estimate.step_seconds * kMinHostSpeedup < device_plan.best_estimate.step_seconds;
   const bool is_host_too_small = compute_missing_host_bytes(host_plan, request) > 0;
-  const bool keeps_device = device_plan.fits && !(host_plan.fits && is_host_faster);
-  Plan& plan = keeps_device || is_host_too_small ? device_plan : host_plan;
-  plan.planning_stats = {
-      .seconds = device_plan.planning_stats.seconds + host_plan.planning_stats.seconds,
-      .num_dry_runs = device_plan.planning_stats.num_dry_runs + host_plan.planning_stats.num_dry_runs,
-      .dry_run_seconds = device_plan.planning_stats.dry_run_seconds + host_plan.planning_stats.dry_run_seconds};
+  const bool keeps_device = is_host_too_small || (device_plan.fits && !(host_plan.fits && is_host_faster));
+  Plan& plan = keeps_device ? device_plan : host_plan;
+  add_planning_stats(plan.planning_stats, (keeps_device ? host_plan : device_plan).planning_stats);
   return std::move(plan);
 }
 
