@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
 
 #include "planner/dry_run.h"
 #include "planner/search/plan_evaluator.h"
@@ -25,6 +26,18 @@ inline StepEstimate dry_run(const PlanRequest& request, const StepConfig& step_c
   return PlanEvaluator(
              {.job = request.job, .target = request.target, .workload = workload, .limit_bytes = limit.limit_bytes})
       .dry_run(step_config);
+}
+
+/// A global batch of one sample with one image on an RTX 4090, without suggestions.
+inline PlanRequest make_one_image_request(const std::string& preset, const PresetFolder& model, double gigabytes) {
+  return {.model = preset,
+          .job = model.job(),
+          .target = find_target_gpu("rtx4090"),
+          .limit_gigabytes = gigabytes,
+          .workload = make_workload(model.shape({.images = 1}), 1),
+          .constraints = {},
+          .with_suggestions = false,
+          .with_split_plan = false};
 }
 
 /// SmolVLM-256M, whose activations do not all fit.

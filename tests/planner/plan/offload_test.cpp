@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "planner/dry_run.h"
+#include "planner/plan_fixture.h"
 #include "planner/user_error.h"
 #include "vlmtrain/planner/communication.h"
 #include "vlmtrain/planner/plan.h"
@@ -20,16 +20,9 @@ class OffloadPlan : public testing::Test {
  protected:
   /// A full fine-tuning in bf16 with fp32 moments, of which 2.6 GB may be in host memory.
   PlanRequest request(double gigabytes, bool auto_offload = true) const {
-    return {.model = "smolvlm-256m",
-            .job = model_.job(),
-            .auto_offload = auto_offload,
-            .target = find_target_gpu("rtx4090"),
-            .limit_gigabytes = gigabytes,
-            .workload = {.worst_batches = {{.shapes = {model_.shape({.images = 1})}, .first_sample_id = {}}},
-                         .global_batch_size = 1},
-            .constraints = {},
-            .with_suggestions = false,
-            .with_split_plan = false};
+    PlanRequest request = make_one_image_request("smolvlm-256m", model_, gigabytes);
+    request.auto_offload = auto_offload;
+    return request;
   }
 
   const PresetFolder model_{"smolvlm-256m"};

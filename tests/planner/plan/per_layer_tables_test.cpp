@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "planner/dry_run.h"
+#include "planner/plan_fixture.h"
 #include "planner/user_error.h"
 #include "vlmtrain/models/model.h"
 #include "vlmtrain/planner/plan.h"
@@ -18,17 +18,8 @@ constexpr int64_t kTableBytes = int64_t{2} * 262'144 * 35 * 256;
 class PerLayerTables : public testing::Test {
  protected:
   PlanRequest request(double gigabytes) const {
-    PlanRequest request{
-        .model = "gemma-4-e2b",
-        .job = model_.job(),
-        .auto_per_layer_tables = true,
-        .target = find_target_gpu("rtx4090"),
-        .limit_gigabytes = gigabytes,
-        .workload = {.worst_batches = {{.shapes = {model_.shape({.images = 1})}, .first_sample_id = {}}},
-                     .global_batch_size = 1},
-        .constraints = {},
-        .with_suggestions = false,
-        .with_split_plan = false};
+    PlanRequest request = make_one_image_request("gemma-4-e2b", model_, gigabytes);
+    request.auto_per_layer_tables = true;
     request.job.lora.emplace();
     request.job.quantization = nn::Quantization::kNf4;
     return request;
