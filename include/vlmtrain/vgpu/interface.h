@@ -108,4 +108,16 @@ inline const VirtualGpuInterface* find_virtual_gpu_interface() {
   return symbol == nullptr ? nullptr : reinterpret_cast<const VirtualGpuInterface* (*)()>(symbol)();
 }
 
+/// Calls VirtualGpuInterface::begin_use() if the process runs on the virtual GPU.
+inline void announce_use(const void* first, uint64_t bytes) {
+  static const auto* const virtual_gpu = find_virtual_gpu_interface();
+  if (virtual_gpu != nullptr) virtual_gpu->begin_use(first, bytes);
+}
+
+/// Calls VirtualGpuInterface::end_use() if the process runs on the virtual GPU.
+inline void announce_end_of_use(const void* first) {
+  static const auto* const virtual_gpu = find_virtual_gpu_interface();
+  if (virtual_gpu != nullptr) virtual_gpu->end_use(first);
+}
+
 }  // namespace vlmtrain::vgpu

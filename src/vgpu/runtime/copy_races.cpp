@@ -31,8 +31,8 @@ bool CopyRaceDetector::follows(cudaStream_t stream, const Work& work) {
 
 void CopyRaceDetector::report(std::string_view race, uintptr_t first, uint64_t bytes) {
   ++global_counters().num_copy_races;
-  print_stderr_line({"race of a copy from host memory: ", race, " of ", std::to_string(bytes), " bytes at address ",
-                     std::to_string(first)});
+  print_stderr_line(
+      {"race of a copy: ", race, " of ", std::to_string(bytes), " bytes at address ", std::to_string(first)});
 }
 
 template <class Range, class Visit>
@@ -46,9 +46,17 @@ void CopyRaceDetector::visit_overlaps(std::map<uintptr_t, Range>& ranges, uintpt
   }
 }
 
-void CopyRaceDetector::record_copy(const void* to, uint64_t bytes, cudaStream_t stream) {
+void CopyRaceDetector::record_copy(const void* to, const void* from, uint64_t bytes, cudaStream_t stream) {
   const std::lock_guard lock(mutex_);
-  const auto first = reinterpret_cast<uintptr_t>(to);
+  const auto first = reinterpret_cast<uintptr_t>(to), source = reinterpret_cast<uintptr_t>(from);
+  visit_overlaps(copies_in_, source, bytes, [&](const Copy& copy) {
+    if (!follows(stream, copy.work)) report("early read", source, bytes);
+    return false;
+  });
+  visit_overlaps(copies_out_, first, bytes, [&](const Copy& copy) {
+    if (!follows(stream, copy.work)) report("early reuse", first, bytes);
+    return true;
+  });
   visit_overlaps(uses_, first, bytes, [&](const Use& use) {
     if (use.is_active) {
       report("early overwrite", first, bytes);
@@ -57,8 +65,12 @@ void CopyRaceDetector::record_copy(const void* to, uint64_t bytes, cudaStream_t 
     }
     return false;
   });
-  visit_overlaps(copies_, first, bytes, [](const Copy&) { return true; });
-  copies_[first] = {.bytes = bytes, .work = add_work(stream)};
+  const auto remove = [](const Copy&) { return true; };
+  visit_overlaps(copies_in_, first, bytes, remove);
+  visit_overlaps(copies_out_, source, bytes, remove);
+  const Work work = add_work(stream);
+  if (to != nullptr) copies_in_[first] = {.bytes = bytes, .work = work};
+  if (from != nullptr) copies_out_[source] = {.bytes = bytes, .work = work};
 }
 
 void CopyRaceDetector::record_event(cudaEvent_t event, cudaStream_t stream) {
@@ -94,8 +106,12 @@ void CopyRaceDetector::synchronize_all() {
 void CopyRaceDetector::begin_use(const void* first, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   const auto address = reinterpret_cast<uintptr_t>(first);
-  visit_overlaps(copies_, address, bytes, [&](const Copy& copy) {
+  visit_overlaps(copies_in_, address, bytes, [&](const Copy& copy) {
     if (!follows(nullptr, copy.work)) report("early read", address, bytes);
+    return false;
+  });
+  visit_overlaps(copies_out_, address, bytes, [&](const Copy& copy) {
+    if (!follows(nullptr, copy.work)) report("early reuse", address, bytes);
     return false;
   });
   visit_overlaps(uses_, address, bytes, [](const Use& use) { return !use.is_active; });

@@ -9,22 +9,24 @@
 
 namespace vlmtrain::vgpu {
 
-/// A detector of races between copies from page-locked host memory and the kernels that read their
-/// targets. Streams, events and the host have vector clocks (Mattern 1989, "Virtual Time and Global
+/// A detector of races between copies from and to page-locked host memory, and between these copies and
+/// kernels. Streams, events and the host have vector clocks (Mattern 1989, "Virtual Time and Global
 /// States of Distributed Systems"): work A is before work B if B's clock has A's time on A's stream.
 ///
 /// Kernels do not tell what they read. Instead, the program announces the ranges of device memory that the
 /// work of a stream uses from now on (VirtualGpuInterface::begin_use, end_use). Errors, each reported on
 /// stderr and counted in GpuCounters::num_copy_races:
-/// - early read: a range is used on a stream that is not after the copy into it
+/// - early read: a range is used, or copied, on a stream that is not after the copy into it
 /// - early overwrite: a copy into a range that is in use
-/// - early reuse: a copy into a range on a stream that is not after the end of its last use
+/// - early reuse: a copy into a range on a stream that is not after the end of its last use or after the last
+///   copy out of it; or a use that is not after this copy
 ///
 /// Thread-safe.
 class CopyRaceDetector {
  public:
-  /// Records a copy from page-locked host memory into device memory.
-  void record_copy(const void* to, uint64_t bytes, cudaStream_t stream);
+  /// Records a copy between host memory and device memory. The host's side is null if it is pageable, so
+  /// that the host waits for the copy.
+  void record_copy(const void* to, const void* from, uint64_t bytes, cudaStream_t stream);
   void record_event(cudaEvent_t event, cudaStream_t stream);
   /// Makes the stream wait for the event; an event that was not recorded is complete.
   void record_wait(cudaStream_t stream, cudaEvent_t event);
@@ -46,6 +48,7 @@ class CopyRaceDetector {
     cudaStream_t stream = nullptr;
     uint64_t time = 0;
   };
+  /// A copy into or out of a range.
   struct Copy {
     uint64_t bytes = 0;
     Work work;
@@ -68,8 +71,9 @@ class CopyRaceDetector {
   std::map<cudaStream_t, VectorClock> clocks_;
   std::map<cudaEvent_t, VectorClock> event_clocks_;
   VectorClock host_clock_;
-  std::map<uintptr_t, Copy> copies_;  // last copies into device memory, by address
-  std::map<uintptr_t, Use> uses_;     // by address
+  // The last copies into ranges and out of them, and the last uses, by address.
+  std::map<uintptr_t, Copy> copies_in_, copies_out_;
+  std::map<uintptr_t, Use> uses_;
 };
 
 /// Returns the detector of this process.

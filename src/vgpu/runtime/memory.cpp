@@ -9,6 +9,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "vgpu/core/device_memory.h"
@@ -25,20 +26,32 @@ namespace {
 /// The set of pinned host memory ranges. Thread-safe.
 class PinnedHostMemory {
  public:
-  void add(const void* first, size_t bytes);
+  void add(const void* first, size_t bytes, bool is_registered);
   /// Removes the range that begins at `first`. Returns false if there is none.
   bool remove(const void* first);
   /// Returns whether a range contains the address.
-  bool is_pinned(const void* pointer) const;
+  bool is_pinned(const void* pointer) const { return find(pointer).has_value(); }
+  /// Returns whether cudaHostRegister() pinned the range that contains the address.
+  bool is_registered(const void* pointer) const {
+    const auto range = find(pointer);
+    return range && range->is_registered;
+  }
 
  private:
+  struct Range {
+    size_t bytes = 0;
+    bool is_registered = false;
+  };
+
+  std::optional<Range> find(const void* pointer) const;
+
   mutable std::mutex mutex_;
-  std::map<uintptr_t, size_t> pinned_ranges_;  // by first address
+  std::map<uintptr_t, Range> pinned_ranges_;  // by first address
 };
 
-void PinnedHostMemory::add(const void* first, size_t bytes) {
+void PinnedHostMemory::add(const void* first, size_t bytes, bool is_registered) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  pinned_ranges_[reinterpret_cast<uintptr_t>(first)] = bytes;
+  pinned_ranges_[reinterpret_cast<uintptr_t>(first)] = {.bytes = bytes, .is_registered = is_registered};
 }
 
 bool PinnedHostMemory::remove(const void* first) {
@@ -46,13 +59,13 @@ bool PinnedHostMemory::remove(const void* first) {
   return pinned_ranges_.erase(reinterpret_cast<uintptr_t>(first)) > 0;
 }
 
-bool PinnedHostMemory::is_pinned(const void* pointer) const {
+std::optional<PinnedHostMemory::Range> PinnedHostMemory::find(const void* pointer) const {
   const auto address = reinterpret_cast<uintptr_t>(pointer);
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto next = pinned_ranges_.upper_bound(address);
-  if (next == pinned_ranges_.begin()) return false;
-  const auto& [first, bytes] = *std::prev(next);
-  return address - first < bytes;
+  if (next == pinned_ranges_.begin()) return std::nullopt;
+  const auto& [first, range] = *std::prev(next);
+  return address - first < range.bytes ? std::optional(range) : std::nullopt;
 }
 
 /// Returns the ranges of this process.
@@ -121,7 +134,7 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   *pointer = std::aligned_alloc(kPageBytes, (bytes + kPageBytes) / kPageBytes * kPageBytes);
   if (*pointer == nullptr) return set_last_error(cudaErrorMemoryAllocation);
   ++global_counters().num_host_allocations;
-  pinned_host_memory().add(*pointer, bytes);
+  pinned_host_memory().add(*pointer, bytes, /*is_registered=*/false);
   return cudaSuccess;
 }
 
@@ -137,7 +150,7 @@ cudaError_t cudaFreeHost(void* pointer) {
 }
 
 cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
-  pinned_host_memory().add(pointer, bytes);
+  pinned_host_memory().add(pointer, bytes, /*is_registered=*/true);
   return cudaSuccess;
 }
 
@@ -187,7 +200,7 @@ void perform_copy(const CopyRequest& copy, cudaStream_t stream) {
         .add(bytes);
     if (stream != nullptr) global_counters().side_stream_copies.add(bytes);
     if (!stream_order().is_after_all_launches(stream)) ++global_counters().num_early_side_stream_copies;
-    copy_race_detector().record_copy(copy.to, bytes, stream);
+    copy_race_detector().record_copy(copy.to, is_host_memory_pinned ? copy.from : nullptr, bytes, stream);
     operation_trace().add(
         {is_host_memory_pinned ? "copy from pinned memory" : "copy from pageable memory", std::to_string(bytes)});
   } else if (is_source_on_device) {
@@ -196,6 +209,9 @@ void perform_copy(const CopyRequest& copy, cudaStream_t stream) {
         .add(bytes);
     operation_trace().add(
         {is_host_memory_pinned ? "copy to pinned memory" : "copy to pageable memory", std::to_string(bytes)});
+    copy_race_detector().record_copy(is_host_memory_pinned ? copy.to : nullptr, copy.from, bytes, stream);
+    // Memory that the program mapped itself is address space only (memory::HostArena).
+    if (pinned_host_memory().is_registered(copy.to)) return;
     for (size_t i = 0; i < copy.rows; ++i) std::memset(get_target_row(copy, i), 0, copy.width);
   } else {
     for (size_t i = 0; i < copy.rows; ++i) std::memmove(get_target_row(copy, i), get_source_row(copy, i), copy.width);
