@@ -1,4 +1,4 @@
-"""Plans full fine-tuning and LoRA with memory.offload=auto, and prints what is in host memory and the predicted tokens per second
+"""Plans full fine-tuning and LoRA with memory.offload=auto and memory.offload_activations=auto, and prints what is in host memory and the predicted tokens per second
 as a Markdown table.
 
     python bench/offload_plans.py --vlmtrain build/release/vlmtrain
@@ -33,8 +33,12 @@ SAMPLE = ["--images", "1", "--image-size", "768", "--text-tokens", "680", "--ans
 def plan_job(vlmtrain, preset, arguments, gpu, host, global_batch):
     return plan(vlmtrain, [
         "--model", preset, *arguments, "--gpu-gb", gpu, "--host-memory-gb", str(host), *SAMPLE,
-        "--global-batch", str(global_batch), "memory.offload=auto",
+        "--global-batch", str(global_batch), "memory.offload=auto", "memory.offload_activations=auto",
     ])  # fmt: skip
+
+
+def describe_offload(entry):
+    return entry["offload"] + (" + inputs" if entry["offload_activations"] else "")
 
 
 def main():
@@ -47,7 +51,7 @@ def main():
         plans = [plan_job(arguments.vlmtrain, preset, flags, gpu, host, batch) for batch in GLOBAL_BATCHES]
         memory = plans[-1]["memory"]
         speeds = [describe_speed(entry) for entry in plans]
-        offloads = ", ".join(dict.fromkeys(entry["offload"] for entry in plans))
+        offloads = ", ".join(dict.fromkeys(describe_offload(entry) for entry in plans))
         print(f"| {preset} | {method} | {gpu} | {offloads} | {memory['total_bytes'] / 1e9:.1f} | {memory['host_bytes'] / 1e9:.1f} | "
               + " | ".join(speeds) + " |", flush=True)
 

@@ -9,8 +9,8 @@
 // Writes a JSON line per job, and a summary to stderr. `fixed`: with PyTorch's fixed segments
 // instead of expandable ones, whose fragmentation plans cannot predict. `ranks`: 2 to 16 ranks on
 // one or two machines; up to three of a plan's ranks run steps of their own, on GPUs with NCCL's
-// planned share of memory taken. `offload`: state, weights or gradients in host memory.
-// `optimizer`, `full`, `hybrid`: as `ranks`, with that sharding.
+// planned share of memory taken. `offload`: state, weights, gradients and inputs of blocks in host
+// memory. `optimizer`, `full`, `hybrid`: as `ranks`, with that sharding.
 
 #include <c10/core/ScalarType.h>
 #include <fmt/format.h>
@@ -20,6 +20,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "app/process/model_folder.h"
 #include "planner/search/config_search.h"
@@ -63,6 +64,15 @@ void add_ranks(Random& random, planner::Workload& workload) {
   if (workload.world_size % 2 == 0 && random.with_chance(0.4)) workload.num_nodes = 2;
 }
 
+/// Moves random parts of the job to host memory, of those that its sharding allows.
+void set_random_offload(Random& random, planner::Job& job) {
+  std::vector offloads{engine::Offload::kNone, engine::Offload::kOptimizer};
+  if (planner::can_offload_weights(job)) offloads.push_back(engine::Offload::kWeights);
+  if (planner::can_offload_gradients(job)) offloads.push_back(engine::Offload::kGradients);
+  job.offload = random.pick(offloads);
+  job.offload_activations = random.with_chance(0.5);
+}
+
 JobSetting make_random_job(Random& random, const std::filesystem::path& folder, const BenchmarkOptions& options) {
   const std::string model = options.masks     ? random.pick(kMaskModels)
                             : options.volumes ? random.pick(kVolumeModels)
@@ -104,10 +114,6 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
   }
   if (random.with_chance(0.3)) request.job.frozen_parts.vision_tower = true;
   if (random.with_chance(0.1)) request.job.frozen_parts.language_model = true;
-  if (options.offload) {
-    request.job.offload = random.pick(
-        std::to_array({engine::Offload::kOptimizer, engine::Offload::kWeights, engine::Offload::kGradients}));
-  }
   request.target = planner::find_target_gpu(std::string(gpu.name));
   request.mode = random.pick(planner::list_memory_modes()).second;
   request.workload.worst_batches = {
@@ -116,6 +122,8 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
   if (options.several_ranks) add_ranks(random, request.workload);
   request.job.sharding = options.sharding;
   request.job.num_nodes = request.workload.num_nodes;
+  request.job.world_size = request.workload.world_size;
+  if (options.offload) set_random_offload(random, request.job);
   if (random.with_chance(0.2)) request.constraints.recompute.text = random.pick(std::to_array({"none", "all", "5"}));
   request.constraints.expandable_segments = options.expandable_segments;
   const auto& shape = request.workload.worst_batches.front().shapes.front();
@@ -132,6 +140,7 @@ JobSetting make_random_job(Random& random, const std::filesystem::path& folder, 
            {"nodes", request.workload.num_nodes},
            {"sharding", engine::to_string(request.job.sharding)},
            {"offload", engine::to_string(request.job.offload)},
+           {"offload_activations", request.job.offload_activations},
            {"images", shape.num_media()},
            {"tiles", shape.pixel_rows},
            {"tokens", shape.tokens},
@@ -210,7 +219,8 @@ planner::DryRunResult run_ranks(Random& random, const planner::Plan& plan) {
 }
 
 struct Summary {
-  int64_t planned = 0, fits = 0, out_of_memory = 0, retries = 0, next_fits = 0, next_measured = 0, above_plan = 0;
+  int64_t planned = 0, fits = 0, out_of_memory = 0, retries = 0, next_fits = 0, next_measured = 0, above_plan = 0,
+          host_above_plan = 0;
   double plan_seconds = 0, worst_plan_seconds = 0, num_dry_runs = 0;
 };
 
@@ -235,6 +245,7 @@ nlohmann::ordered_json check_plan(Random& random, JobSetting setting, Summary& s
   summary.out_of_memory += outcome.ran_out_of_memory;
   summary.retries += outcome.num_allocation_retries > 0;
   summary.above_plan += outcome.compute_max_peaks().reserved_bytes > plan.limit.limit_bytes;
+  summary.host_above_plan += outcome.compute_max_peaks().host_activation_bytes > plan.peaks().host_activation_bytes;
   summary.next_measured += next_bytes > 0;
   summary.next_fits += next_bytes > 0 && next_bytes <= plan.limit.limit_bytes;
   report["micro_batch_size"] = plan.best_estimate.step_config.micro_batch_size;
@@ -245,6 +256,9 @@ nlohmann::ordered_json check_plan(Random& random, JobSetting setting, Summary& s
   report["planned_reserved_bytes"] = plan.best_estimate.peaks.reserved_bytes;
   report["run_reserved_bytes"] = outcome.compute_max_peaks().reserved_bytes;
   report["run_allocated_bytes"] = outcome.compute_max_peaks().allocated_bytes;
+  report["planned_host_bytes"] = plan.host_bytes();
+  report["planned_host_activation_bytes"] = plan.peaks().host_activation_bytes;
+  report["run_host_activation_bytes"] = outcome.compute_max_peaks().host_activation_bytes;
   report["out_of_memory"] = outcome.ran_out_of_memory;
   report["allocation_retries"] = outcome.num_allocation_retries;
   report["next_larger_reserved_bytes"] = next_bytes;
@@ -274,13 +288,15 @@ int run(int64_t configurations, uint64_t seed, const BenchmarkOptions& options) 
   }
   fmt::print(
       stderr,
-      "{} plans, {} fit; of these {} ran out of memory, {} had to retry an allocation, {} went above the limit; "
+      "{} plans, {} fit; of these {} ran out of memory, {} had to retry an allocation, {} went above the limit, {} "
+      "used more host memory than planned; "
       "{} of {} next larger micro-batches fit within the margin. {:.2f} s a plan on average, {:.2f} s at most, {:.1f} "
       "dry runs a plan\n",
-      summary.planned, summary.fits, summary.out_of_memory, summary.retries, summary.above_plan, summary.next_fits,
-      summary.next_measured, summary.plan_seconds / static_cast<double>(summary.planned), summary.worst_plan_seconds,
+      summary.planned, summary.fits, summary.out_of_memory, summary.retries, summary.above_plan,
+      summary.host_above_plan, summary.next_fits, summary.next_measured,
+      summary.plan_seconds / static_cast<double>(summary.planned), summary.worst_plan_seconds,
       summary.num_dry_runs / static_cast<double>(summary.planned));
-  return summary.out_of_memory + summary.retries + summary.next_fits == 0 ? 0 : 1;
+  return summary.out_of_memory + summary.retries + summary.host_above_plan + summary.next_fits == 0 ? 0 : 1;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <exception>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include "vlmtrain/base/log.h"
@@ -40,14 +41,17 @@ c10::impl::VirtualGuardImpl get_guard_impl(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
 
-/// Returns the side stream for copies to the device, one per device and process.
-c10::Stream get_copy_stream(at::Device device) {
+enum class CopyDirection : uint8_t { kToDevice, kToHost };
+
+/// Returns the side stream for copies in one direction, one per device and process.
+c10::Stream get_copy_stream(at::Device device, CopyDirection direction = CopyDirection::kToDevice) {
   static std::mutex mutex;
-  static std::map<c10::DeviceIndex, c10::Stream> streams;
+  static std::map<std::pair<c10::DeviceIndex, CopyDirection>, c10::Stream> streams;
   const std::lock_guard lock(mutex);
-  const auto it = streams.find(device.index());
+  const std::pair key(device.index(), direction);
+  const auto it = streams.find(key);
   if (it != streams.end()) return it->second;
-  return streams.emplace(device.index(), get_guard_impl(device).getStreamFromGlobalPool(device)).first->second;
+  return streams.emplace(key, get_guard_impl(device).getStreamFromGlobalPool(device)).first->second;
 }
 
 }  // namespace
@@ -90,7 +94,8 @@ void SlotCopier::start(const at::Tensor& to, const at::Tensor& from) {
     to.copy_(from);
     return;
   }
-  const c10::Stream copy_stream = get_copy_stream(device_);
+  const c10::Stream copy_stream =
+      get_copy_stream(device_, to.is_cpu() ? CopyDirection::kToHost : CopyDirection::kToDevice);
   buffer_free_event_.record(get_guard_impl(device_).getStream(device_));
   buffer_free_event_.block(copy_stream);
   {
@@ -98,6 +103,12 @@ void SlotCopier::start(const at::Tensor& to, const at::Tensor& from) {
     to.copy_(from, /*non_blocking=*/true);
   }
   copied_event_.record(copy_stream);
+}
+
+void SlotCopier::run_after_copies(const std::function<void()>& queue_work) const {
+  std::optional<c10::StreamGuard> stream_guard;
+  if (device_.is_cuda()) stream_guard.emplace(get_copy_stream(device_));
+  queue_work();
 }
 
 void SlotCopier::wait() {

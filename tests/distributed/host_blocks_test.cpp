@@ -1,5 +1,5 @@
-// Weights of blocks in host memory. On the CPU it is ordinary memory, but blocks take the same paths: they
-// exist in two slots only while they run.
+// Weights, gradients and inputs of blocks in host memory. On the CPU it is ordinary memory, but blocks take the
+// same paths: they exist in two slots only while they run.
 
 #include "distributed/trained_ranks.h"
 
@@ -7,6 +7,7 @@ namespace vlmtrain::distributed {
 namespace {
 
 constexpr int64_t kSteps = 2;
+constexpr models::RecomputeBlockCounts kAllBlocks{.vision = 1000, .language = 1000};
 
 void expect_equal(const TrainResult& actual, const TrainResult& expected) {
   EXPECT_EQ(actual.losses, expected.losses);
@@ -23,6 +24,17 @@ TEST_P(HostBlocks, EqualResidentBlocksToTheBit) {
   const TrainResult expected = train(1, kUnsharded, GetParam(), kSteps);
   expect_equal(train(1, kHostWeights, GetParam(), kSteps), expected);
   expect_equal(train(1, kHostGradients, GetParam(), kSteps), expected);
+  TrainConfig recomputed = GetParam();
+  recomputed.recompute = kAllBlocks;
+  expect_equal(train(1, kEverythingOnHost, recomputed, kSteps), expected);
+}
+
+TEST_P(HostBlocks, OfShardedRanksEqualResidentShardsToTheBit) {
+  const TrainResult expected = train(2, kFullySharded, GetParam(), kSteps);
+  expect_equal(train(2, kShardedHostWeights, GetParam(), kSteps), expected);
+  TrainConfig recomputed = GetParam();
+  recomputed.recompute = kAllBlocks;
+  expect_equal(train(2, kShardedOnHost, recomputed, kSteps), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, HostBlocks, testing::ValuesIn(list_block_configs()),
@@ -48,16 +60,27 @@ TEST(HostBlocksTest, ResumeFromResidentOnesAndTheOtherWayRound) {
   }
 }
 
-TEST(HostBlocksTest, StepIsRetriedAfterItRanOutOfMemory) {
+TEST(HostBlocksTest, StepsAreRetriedAfterTheyRanOutOfMemoryAt50Places) {
+  constexpr int64_t kNumSteps = 26;  // all but the first one fail
   for (TrainConfig config :
-       {TrainConfig{.name = "whole"}, TrainConfig{.name = "recomputed", .recompute = {.vision = 1, .language = 2}}}) {
+       {TrainConfig{.name = "whole"}, TrainConfig{.name = "recomputed", .recompute = kAllBlocks}}) {
     SCOPED_TRACE(config.name);
-    const TrainResult expected = train(1, kUnsharded, config, 5);
+    const TrainResult expected = train(1, kUnsharded, config, kNumSteps);
     config.runs_out_of_memory = true;
-    const TrainResult retried = train(1, kHostGradients, config, 5);
-    EXPECT_EQ(retried.retried_steps, 4);
+    const TrainResult retried = train(1, kEverythingOnHost, config, kNumSteps);
+    EXPECT_EQ(retried.retried_steps, kNumSteps - 1);
     expect_equal(retried, expected);
   }
+}
+
+TEST(HostBlocksTest, ShardedStepsAreRetriedAfterOneRankRanOutOfMemory) {
+  constexpr int64_t kNumSteps = 6;
+  TrainConfig config{.name = "recomputed", .recompute = kAllBlocks};
+  const TrainResult expected = train(3, kFullySharded, config, kNumSteps);
+  config.runs_out_of_memory = true;
+  const TrainResult retried = train(3, kShardedOnHost, config, kNumSteps);
+  EXPECT_EQ(retried.retried_steps, kNumSteps - 1);
+  expect_equal(retried, expected);
 }
 
 }  // namespace

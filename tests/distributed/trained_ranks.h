@@ -93,11 +93,17 @@ struct ShardingConfig {
   engine::ShardingStrategy sharding = engine::ShardingStrategy::kNone;
   int64_t group = 0;
   engine::Offload offload = engine::Offload::kNone;
+  bool offload_activations = false;
 };
 
 constexpr ShardingConfig kUnsharded{}, kShardedOptimizer{.sharding = engine::ShardingStrategy::kOptimizer},
     kFullySharded{.sharding = engine::ShardingStrategy::kFull}, kHostWeights{.offload = engine::Offload::kWeights},
-    kHostGradients{.offload = engine::Offload::kGradients};
+    kHostGradients{.offload = engine::Offload::kGradients},
+    kEverythingOnHost{.offload = engine::Offload::kGradients, .offload_activations = true},
+    kShardedHostWeights{.sharding = engine::ShardingStrategy::kFull, .offload = engine::Offload::kWeights},
+    kShardedOnHost{.sharding = engine::ShardingStrategy::kFull,
+                   .offload = engine::Offload::kGradients,
+                   .offload_activations = true};
 
 struct TrainResult {
   std::vector<double> losses, norms;
@@ -166,7 +172,8 @@ inline TrainResult train(int64_t ranks, const ShardingConfig& sharding, const Tr
     model->set_recompute_block_counts(config.recompute);
     model->set_vision_tiles_per_pass(config.vision_tiles_per_pass);
     set_weights(*model, config.model, initial.weights);
-    engine::TrainingState training(*model, config.settings, 1, shard, sharding.offload);
+    engine::TrainingState training(*model, config.settings, 1, shard,
+                                   {.offload = sharding.offload, .offloads_activations = sharding.offload_activations});
     if (!initial.state.empty()) training.optimizer.load_state(initial.state, "the test");
     training.set_consensus(consensus);
     std::vector<data::Sample> samples;

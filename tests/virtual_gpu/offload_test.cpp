@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string_view>
 #include <tuple>
 
 #include "engine/host_allocations.h"
@@ -121,6 +123,92 @@ TEST_P(OffloadedWeights, DeviceHasTwoBlocks) {
   // The allocator rounds each tensor up to 512 bytes; borders of adapters take more.
   EXPECT_NEAR(static_cast<double>(resident - offloaded), static_cast<double>(host_bytes - slot_bytes), 2e5);
 }
+
+class OffloadedActivations : public testing::TestWithParam<SmallRunSettings> {
+ protected:
+  static SmallRunSettings settings() {
+    SmallRunSettings settings = GetParam();
+    settings.recompute = true;
+    return settings;
+  }
+  static SmallRunSettings offloaded_settings() {
+    SmallRunSettings offloaded = settings();
+    offloaded.offload_activations = true;
+    return offloaded;
+  }
+};
+
+/// Counters of a second step, whose allocator has its memory already.
+vgpu::GpuCounters count_step(SmallRun& run) {
+  run.step();
+  virtual_gpu().reset();
+  run.step();
+  expect_accepted_without_waits();
+  return counters();
+}
+
+TEST_P(OffloadedActivations, AreCopiedOutAndBackWithoutRacesOrWaits) {
+  SmallRun resident(settings()), offloaded(offloaded_settings());
+  const auto expected = count_step(resident), actual = count_step(offloaded);
+  EXPECT_EQ(actual.num_launches, expected.num_launches);
+  EXPECT_EQ(actual.num_matmuls, expected.num_matmuls);
+  EXPECT_EQ(actual.num_host_allocations, expected.num_host_allocations);
+  const uint64_t out = actual.device_to_host_pinned.bytes - expected.device_to_host_pinned.bytes,
+                 in = actual.host_to_device_pinned.bytes - expected.host_to_device_pinned.bytes;
+  EXPECT_GT(out, 0U);
+  EXPECT_LT(in, out) << "the last input of a forward pass is still on the device";
+  const auto copies_out = actual.device_to_host_pinned.num_calls - expected.device_to_host_pinned.num_calls,
+             copies_in = actual.host_to_device_pinned.num_calls - expected.host_to_device_pinned.num_calls;
+  EXPECT_EQ(copies_out - copies_in, static_cast<uint64_t>(offloaded.num_micro_batches()));
+}
+
+TEST_P(OffloadedActivations, PeakIsSmallerAndTheMemoryThatRemainsIsEqual) {
+  const at::Device device = memory::open_device("cuda");
+  const auto measure = [&](const SmallRunSettings& measured) {
+    memory::empty_cache(device);
+    SmallRun run(measured);
+    run.step();
+    memory::reset_peak_memory_stats(device);
+    run.step();
+    return memory::get_device_memory_stats(device);
+  };
+  const auto resident = measure(settings()), offloaded = measure(offloaded_settings());
+  EXPECT_LE(offloaded.allocated_peak_bytes, resident.allocated_peak_bytes);
+  EXPECT_EQ(offloaded.allocated_bytes, resident.allocated_bytes);
+}
+
+/// The inputs of all blocks of a micro-batch, in bf16.
+TEST(OffloadedActivationsTest, CopiedBytesEqualTheFormula) {
+  SmallRunSettings settings{.recompute = true, .micro_batch_size = 1, .offload_activations = true};
+  SmallRun run(settings);
+  const auto& parameters = run.model().parameters().all();
+  const auto find_size = [&](std::string_view suffix, int64_t dimension) {
+    const auto it =
+        std::ranges::find_if(parameters, [&](const auto& parameter) { return parameter.name.ends_with(suffix); });
+    return it->sizes()[static_cast<size_t>(dimension)];
+  };
+  const int64_t text_row = 2 * find_size("text_model.layers.0.input_layernorm.weight", 0),
+                vision_row = 2 * find_size("encoder.layers.0.layer_norm1.weight", 0),
+                positions = find_size("position_embedding.weight", 0);
+  int64_t expected = 0;
+  for (const auto& sample : run.samples()) {
+    const auto shape = data::get_sample_shape(sample);
+    expected += run.model().num_language_blocks() * shape.tokens * text_row +
+                run.model().num_vision_blocks() * shape.pixel_rows * positions * vision_row;
+  }
+  SmallRun resident({.recompute = true, .micro_batch_size = 1});
+  const uint64_t other = count_step(resident).device_to_host_pinned.bytes;
+  EXPECT_EQ(count_step(run).device_to_host_pinned.bytes - other, static_cast<uint64_t>(expected));
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, OffloadedActivations,
+                         testing::Values(SmallRunSettings{}, SmallRunSettings{.keep_attention = true},
+                                         SmallRunSettings{.lora = nn::LoraSettings{.rank = 4}},
+                                         SmallRunSettings{.frozen_tower = true},
+                                         SmallRunSettings{.offload = engine::Offload::kGradients},
+                                         SmallRunSettings{.parity_case = "qwen2_5_vl_mixed", .micro_batch_size = 1},
+                                         SmallRunSettings{.parity_case = "qwen3_vl_mixed"},
+                                         SmallRunSettings{.parity_case = "gemma4_per_layer", .micro_batch_size = 1}));
 
 INSTANTIATE_TEST_SUITE_P(Runs, OffloadedWeights,
                          testing::Values(SmallRunSettings{}, SmallRunSettings{.recompute = true},

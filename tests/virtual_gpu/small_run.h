@@ -30,6 +30,7 @@ struct SmallRunSettings {
   engine::TaskSettings tasks = {};  ///< the samples belong to the tasks in turn
   engine::OptimizerKind optimizer = engine::OptimizerKind::kAdamW;
   engine::Offload offload = engine::Offload::kNone;
+  bool offload_activations = false;
 };
 
 /// A model on the virtual GPU and the global batch that each step trains on.
@@ -64,7 +65,8 @@ class SmallRun {
         *model_,
         engine::OptimizerSettings{
             .kind = settings.optimizer, .weight_decay = 0.1, .loss_scale = loss_scale, .state_dtype = settings.states},
-        engine::CrossEntropyObjective(settings.tasks).num_gradient_groups(), engine::Shard{}, settings.offload);
+        engine::CrossEntropyObjective(settings.tasks).num_gradient_groups(), engine::Shard{},
+        engine::HostMemorySettings{.offload = settings.offload, .offloads_activations = settings.offload_activations});
   }
 
   int64_t num_micro_batches() const { return step_.make_layout(*model_, samples_).split.num_micro_batches(); }

@@ -139,6 +139,7 @@ inline constexpr std::string_view kLimitGb = "memory.limit_gb";
 inline constexpr std::string_view kMode = "memory.mode";
 inline constexpr std::string_view kRecompute = "memory.recompute";
 inline constexpr std::string_view kOffload = "memory.offload";
+inline constexpr std::string_view kOffloadActivations = "memory.offload_activations";
 inline constexpr std::string_view kPerLayerEmbeddings = "memory.per_layer_embeddings";
 inline constexpr std::string_view kVisionTilesPerPass = "memory.vision_tiles_per_pass";
 inline constexpr std::string_view kLossChunkRows = "memory.loss_chunk_rows";

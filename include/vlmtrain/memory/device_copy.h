@@ -6,6 +6,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 namespace vlmtrain::memory {
@@ -62,16 +63,20 @@ class AsyncHostToDeviceCopier {
   bool is_synchronized_ = true;
 };
 
-/// Copies on a side stream from page-locked host memory into a buffer on a device that is filled again and
-/// again. They run concurrently with kernels that are launched on the current stream afterwards. On other
-/// devices than CUDA, copies are complete at once. Not thread-safe.
+/// Copies on a side stream between page-locked host memory and a buffer on a device. They run concurrently
+/// with kernels that are launched on the current stream afterwards. Copies to the host have their own
+/// stream, since GPUs copy in both directions at a time. On other devices than CUDA, copies are complete
+/// at once. Not thread-safe.
 class SlotCopier {
  public:
   explicit SlotCopier(at::Device device);
 
-  /// Starts to copy `from`, a CPU tensor, into `to`, a part of the buffer, after the work that is queued
-  /// already on the current stream, which may still use the buffer.
+  /// Starts to copy `from` into `to`, of which one is a CPU tensor and the other is on the device, after the
+  /// work that is queued already on the current stream, which may still use the buffer.
   void start(const at::Tensor& to, const at::Tensor& from);
+  /// Calls `queue_work` with the stream of copies to the device as the current stream, so that the work that it
+  /// queues there, or on streams that wait for the current one, is after the copies.
+  void run_after_copies(const std::function<void()>& queue_work) const;
   /// Makes the current stream wait for the copies. Does not block the host.
   void wait();
 

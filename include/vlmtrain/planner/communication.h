@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "vlmtrain/memory/gpu_table.h"
+#include "vlmtrain/memory/host_link.h"
 
 namespace vlmtrain::planner {
 
@@ -30,9 +31,9 @@ struct Interconnect {
 /// num_nodes.
 Interconnect make_interconnect(const memory::GpuSpec& gpu, int64_t world_size, int64_t num_nodes, double network_gbit);
 
-/// Returns the bytes per second that a GPU reads from host memory, and at the same time writes there: four
-/// fifths of 16 lanes of PCI Express of its generation. Not measured; NVLink-C2C is faster.
-double get_host_link_bandwidth(const memory::GpuSpec& gpu);
+/// Returns the speed of the link between a GPU and host memory by data sheets: four fifths of 16 lanes of PCI
+/// Express of its generation, in both directions at a time. NVLink-C2C is faster.
+memory::HostLinkSpeed get_host_link_speed(const memory::GpuSpec& gpu);
 
 /// The ranks that take part in a collective.
 enum class CollectiveGroup {

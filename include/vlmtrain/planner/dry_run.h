@@ -135,7 +135,7 @@ struct DryRunDetail {
   int64_t host_gradient_bytes = 0;            ///< sums of gradients in page-locked host memory
   std::vector<MemoryTimelinePoint> timeline;  ///< of the last step; empty without DryRunRequest::with_timeline
 
-  /// Returns the page-locked host memory.
+  /// Returns the page-locked host memory, without StepPeaks::host_activation_bytes.
   int64_t host_bytes() const { return host_table_bytes + host_state_bytes + host_block_bytes + host_gradient_bytes; }
 };
 

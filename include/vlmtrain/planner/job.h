@@ -15,6 +15,7 @@
 #include "vlmtrain/engine/settings/options.h"
 #include "vlmtrain/engine/settings/training_settings.h"
 #include "vlmtrain/kernels/kernels.h"
+#include "vlmtrain/memory/host_link.h"
 #include "vlmtrain/models/model_settings.h"
 #include "vlmtrain/nn/weights/weight_settings.h"
 
@@ -43,26 +44,35 @@ struct Job {
   engine::ShardingStrategy sharding = engine::ShardingStrategy::kNone;
   nn::MemoryPlacement per_layer_tables = nn::MemoryPlacement::kDevice;  ///< memory of per-layer embeddings
   engine::Offload offload = engine::Offload::kNone;                     ///< what is in host memory
+  bool offload_activations = false;  ///< whether inputs of recomputed blocks are in host memory
+  /// Bytes for these inputs. nullopt: as many as they need, so that dry runs measure them.
+  std::optional<int64_t> max_host_activation_bytes = std::nullopt;
+  /// Measured speed of the link to host memory; nullopt: that of data sheets (get_host_link_speed()).
+  std::optional<memory::HostLinkSpeed> host_link = std::nullopt;
 
   /// Returns the rank's shard of moments and master weights.
   engine::Shard shard() const;
+  engine::HostMemorySettings host_memory() const {
+    return {.offload = offload,
+            .offloads_activations = offload_activations,
+            .max_activation_bytes = max_host_activation_bytes};
+  }
   /// Returns the rank's shard of the weights of blocks; everything if blocks are not sharded.
   engine::Shard block_shard() const { return engine::shards_blocks(sharding) ? shard() : engine::Shard(); }
 };
 
 /// Returns whether the weights of blocks may be in host memory. DoRA computes norms of whole weights before
-/// the blocks run.
+/// the blocks run, and sharding of the optimizer state alone gathers whole weights in place.
 bool can_offload_weights(const Job& job);
 /// Returns whether the gradients of these weights may be in host memory, too: those of a full fine-tuning on
-/// one rank.
+/// one rank or with full sharding. Other reductions are in place.
 bool can_offload_gradients(const Job& job);
 
-/// Returns the shardings that the job supports, in increasing order of the memory they save,
-/// starting with kNone. PCGrad compares whole gradients, so that it supports no sharding. DoRA
+/// Returns the shardings that the job supports, in increasing order of the memory they save; empty if its
+/// offload supports none. PCGrad compares whole gradients, so that it supports no sharding. DoRA
 /// computes norms of whole weights and Muon updates whole matrices, so that they support only
 /// kOptimizer. kHybrid is included if there are several nodes with several ranks each; otherwise it
-/// equals kFull or kNone.
-/// Weights in host memory support only kNone.
+/// equals kFull or kNone. See can_offload_weights() and can_offload_gradients().
 std::vector<engine::ShardingStrategy> list_possible_shardings(const Job& job);
 
 /// Returns the job with another precision. fp16 adds a default loss scale unless the job has one;

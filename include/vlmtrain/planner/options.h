@@ -44,6 +44,7 @@ struct MemoryOptions {
   MemoryMode mode = MemoryMode::kBalanced;
   RecomputeOption recompute;
   AutoOr<engine::Offload> offload = engine::Offload::kNone;
+  AutoOr<bool> offload_activations = false;
   AutoOr<nn::MemoryPlacement> per_layer_embeddings;
   AutoOr<int64_t> vision_tiles_per_pass;  ///< 0: all tiles of a micro-batch
   AutoOr<int64_t> loss_chunk_rows;        ///< rows of logits per chunk

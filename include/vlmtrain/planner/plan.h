@@ -124,9 +124,12 @@ struct PlanRequest {
   /// Choose the memory of per-layer embeddings instead of job.per_layer_tables: host memory where
   /// that makes the plan fit or faster.
   bool auto_per_layer_tables = false;
-  /// Choose what is in host memory instead of job.offload: optimizer state, where that makes the plan fit
-  /// or faster.
+  /// Choose what is in host memory instead of job.offload: as little as makes the plan fit, or more where that
+  /// is faster.
   bool auto_offload = false;
+  /// Choose whether inputs of recomputed blocks are in host memory instead of job.offload_activations: where
+  /// that makes the plan fit or faster.
+  bool auto_offload_activations = false;
   /// Host memory that the ranks of a machine may page-lock, before the margin; nullopt: unknown.
   std::optional<int64_t> host_memory_bytes = std::nullopt;
   PlanTarget target;
@@ -186,6 +189,8 @@ struct Plan {
   /// Returns the peaks of the worst step in equal micro-batches or, if they are higher, of split
   /// steps.
   StepPeaks peaks() const;
+  /// Returns the page-locked host memory of a rank.
+  int64_t host_bytes() const { return detail.host_bytes() + peaks().host_activation_bytes; }
   /// Returns the memory of the process: the reserved peak plus limit.overhead_bytes().
   int64_t total_bytes(const StepEstimate& estimate) const {
     return estimate.peaks.reserved_bytes + limit.overhead_bytes();

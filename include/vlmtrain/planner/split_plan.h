@@ -13,8 +13,9 @@ namespace vlmtrain::planner {
 
 /// The peak memory of a step.
 struct StepPeaks {
-  int64_t allocated_bytes = 0;  ///< peak of live tensors
-  int64_t reserved_bytes = 0;   ///< peak of the allocator's reserved memory; on the CPU with malloc's free blocks
+  int64_t allocated_bytes = 0;        ///< peak of live tensors
+  int64_t reserved_bytes = 0;         ///< peak of the allocator's reserved memory; on the CPU with malloc's free blocks
+  int64_t host_activation_bytes = 0;  ///< inputs of recomputed blocks in page-locked host memory, also of earlier steps
 };
 
 /// The table by which a run splits each step into micro-batches, with statistics of the sampled

@@ -174,7 +174,10 @@ GradientBuckets::GradientBuckets(const nn::ParameterStore& store, int64_t groups
     host_sums_ = host_arena_.view_on_device(
         host_arena_.allocate({groups, host_elements}, at::kFloat, keys::memory::kOffload.data()));
   }
-  block_shards_ = at::zeros({block_shard_elements}, options);
+  block_shards_ = offload == Offload::kGradients && block_shard_elements > 0
+                      ? host_arena_.view_on_device(
+                            host_arena_.allocate({block_shard_elements}, at::kFloat, keys::memory::kOffload.data()))
+                      : at::zeros({block_shard_elements}, options);
   for (size_t i = 0; i < entries_.size(); ++i) {
     ParameterEntry& entry = entries_[i];
     entry.has_gradient.assign(static_cast<size_t>(groups), false);

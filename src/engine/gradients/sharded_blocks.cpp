@@ -30,16 +30,12 @@ std::string encode_pass_spec(const nn::ForwardPassSpec& spec) {
                      spec.num_vision_passes);
 }
 
-/// Tells a virtual GPU, which looks for races, that work on the current stream reads the slot from now on.
 void announce_slot_use(const at::Tensor& slot) {
-  static const auto* const virtual_gpu = vgpu::find_virtual_gpu_interface();
-  if (virtual_gpu != nullptr && slot.is_cuda())
-    virtual_gpu->begin_use(slot.const_data_ptr(), static_cast<uint64_t>(slot.nbytes()));
+  if (slot.is_cuda()) vgpu::announce_use(slot.const_data_ptr(), static_cast<uint64_t>(slot.nbytes()));
 }
 
 void announce_end_of_slot_use(const at::Tensor& slot) {
-  static const auto* const virtual_gpu = vgpu::find_virtual_gpu_interface();
-  if (virtual_gpu != nullptr && slot.is_cuda()) virtual_gpu->end_use(slot.const_data_ptr());
+  if (slot.is_cuda()) vgpu::announce_end_of_use(slot.const_data_ptr());
 }
 
 int64_t parse_number(const std::string& message) {
@@ -217,24 +213,41 @@ void ShardedBlocks::end_block_use(size_t visit) {
 
 void ShardedBlocks::start_unshard(Block& block, size_t slot_index) {
   const nn::ShardedBlock& sharded_block = *block.range.sharded_block;
+  block.slot_index = slot_index;
+  if (!sharded_block.is_on_host()) {
+    start_all_gather(block);
+    return;
+  }
+  memory::SlotCopier& copier = *slot_copiers_[slot_index];
+  for (const SectionKind kind : kSectionKinds) {
+    if (sharded_block.elements(kind) > 0) copier.start(view_local_shard(block, kind), sharded_block.host_shard(kind));
+  }
+  if (!sharded_block.is_whole()) copier.run_after_copies([&] { start_all_gather(block); });
+}
+
+/// Returns the view of this rank's shard in the block's slot.
+at::Tensor ShardedBlocks::view_local_shard(const Block& block, SectionKind kind) const {
+  const nn::ShardedBlock& sharded_block = *block.range.sharded_block;
+  const int64_t elements = sharded_block.local_shard(kind).numel();
+  return sharded_block.view_section(kind, slots_[block.slot_index]).narrow(0, store_.shard().rank * elements, elements);
+}
+
+/// Starts to gather the block into its slot, which has the local shard already if it comes from host memory.
+void ShardedBlocks::start_all_gather(Block& block) {
+  const nn::ShardedBlock& sharded_block = *block.range.sharded_block;
   for (const SectionKind kind : kSectionKinds) {
     if (sharded_block.elements(kind) == 0) continue;
-    if (sharded_block.is_on_host()) {
-      slot_copiers_[slot_index]->start(sharded_block.view_section(kind, slots_[slot_index]),
-                                       sharded_block.host_shard(kind));
-      continue;
-    }
     block.all_gather_handles[static_cast<size_t>(kind)] = consensus_->all_gather_into_tensor_async(
-        sharded_block.view_section(kind, slots_[slot_index]), sharded_block.local_shard(kind));
+        sharded_block.view_section(kind, slots_[block.slot_index]),
+        sharded_block.is_on_host() ? view_local_shard(block, kind) : sharded_block.local_shard(kind));
   }
-  block.slot_index = slot_index;
 }
 
 void ShardedBlocks::finish_unshard(Block& block) {
   if (block.is_gathered) return;
   nn::ShardedBlock& sharded_block = *block.range.sharded_block;
   for (const SectionKind kind : kSectionKinds) {
-    if (sharded_block.elements(kind) > 0 && !sharded_block.is_on_host())
+    if (sharded_block.elements(kind) > 0 && !(sharded_block.is_on_host() && sharded_block.is_whole()))
       consensus_->wait_for_all_gather(block.all_gather_handles[static_cast<size_t>(kind)]);
   }
   if (sharded_block.is_on_host()) slot_copiers_[block.slot_index]->wait();

@@ -115,7 +115,8 @@ class BlockList {
       const auto checkpoint_mode =
           i < recompute.num_selective_blocks ? nn::CheckpointMode::kSelective : nn::CheckpointMode::kFull;
       std::vector<at::Tensor> block_outputs =
-          is_recomputed ? nn::run_checkpointed(run_block, block_inputs, entry.parameters, checkpoint_mode)
+          is_recomputed ? nn::run_checkpointed(run_block, block_inputs, entry.parameters, checkpoint_mode,
+                                               store_->activation_offloader())
                         : run_block(block_inputs);
       block_inputs.clear();
       hidden = std::move(block_outputs.front());

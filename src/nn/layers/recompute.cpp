@@ -20,6 +20,7 @@
 
 #include "nn/attention/attention_kernel.h"
 #include "vlmtrain/base/error.h"
+#include "vlmtrain/nn/layers/activation_offloader.h"
 #include "vlmtrain/nn/layers/dropout.h"
 
 namespace vlmtrain::nn {
@@ -50,11 +51,15 @@ class FirstForwardGuard {
 
 /// A block with the state of its first run.
 struct CheckpointedBlock : torch::CustomClassHolder {
-  CheckpointedBlock(BlockFunction function, CheckpointMode mode) : run(std::move(function)) {
+  CheckpointedBlock(BlockFunction function, CheckpointMode mode, ActivationOffloader* activation_offloader)
+      : run(std::move(function)), offloader(activation_offloader) {
     if (mode == CheckpointMode::kSelective) selective_checkpoint = std::make_unique<SelectiveCheckpoint>();
   }
   BlockFunction run;
-  std::unique_ptr<SelectiveCheckpoint> selective_checkpoint;  // null in CheckpointMode::kFull
+  ActivationOffloader* offloader = nullptr;
+  bool is_first_input_differentiable = false;
+  std::unique_ptr<ActivationOffloader::SavedTensor> first_input;  // null: not offloaded
+  std::unique_ptr<SelectiveCheckpoint> selective_checkpoint;      // null in CheckpointMode::kFull
   DropoutSegments dropout_segments = DropoutScope::current();
 };
 
@@ -115,6 +120,11 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     context->saved_data["block"] = c10::IValue::make_capsule(block);
     context->saved_data["num_inputs"] = static_cast<int64_t>(inputs.size());
     variable_list saved = inputs.vec();
+    if (block->offloader != nullptr) block->first_input = block->offloader->save(inputs.front());
+    if (block->first_input) {
+      block->is_first_input_differentiable = inputs.front().requires_grad();
+      saved.front().reset();
+    }
     saved.insert(saved.end(), parameters.begin(), parameters.end());
     context->save_for_backward(std::move(saved));
     const SelectiveCheckpoint::Scope record_scope(block->selective_checkpoint.get(),
@@ -127,6 +137,10 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
     // The inputs of the block, then its parameters.
     variable_list tensors = context->get_saved_variables();
     const int64_t num_inputs = context->saved_data["num_inputs"].toInt();
+    if (block->first_input) {
+      tensors.front() = block->first_input->load().set_requires_grad(block->is_first_input_differentiable);
+      block->first_input.reset();
+    }
     for (auto& input : std::span(tensors).first(static_cast<size_t>(num_inputs))) {
       const bool needs_gradient = input.requires_grad();
       input = input.detach().set_requires_grad(needs_gradient);
@@ -163,7 +177,8 @@ struct RecomputeFunction : torch::autograd::Function<RecomputeFunction> {
 }  // namespace
 
 std::vector<at::Tensor> run_checkpointed(const BlockFunction& block, const std::vector<at::Tensor>& inputs,
-                                         const std::vector<at::Tensor>& parameters, CheckpointMode mode) {
+                                         const std::vector<at::Tensor>& parameters, CheckpointMode mode,
+                                         ActivationOffloader* offloader) {
   VLMTRAIN_CHECK(std::ranges::all_of(parameters, [](const auto& parameter) { return parameter.is_leaf(); }),
                  "the parameters of a recomputed block must be leaf tensors");
   const FirstForwardGuard first_forward_guard(is_grad_needed());
@@ -173,8 +188,8 @@ std::vector<at::Tensor> run_checkpointed(const BlockFunction& block, const std::
     if (std::ranges::any_of(outputs, requires_gradient)) throw_capture_error("a tensor");
     return outputs;
   }
-  return RecomputeFunction::apply(c10::make_intrusive<CheckpointedBlock>(block, mode), at::TensorList(inputs),
-                                  at::TensorList(parameters));
+  return RecomputeFunction::apply(c10::make_intrusive<CheckpointedBlock>(block, mode, offloader),
+                                  at::TensorList(inputs), at::TensorList(parameters));
 }
 
 at::Tensor run_checkpointed(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,

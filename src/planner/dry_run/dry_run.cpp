@@ -68,35 +68,44 @@ class DryRunner {
   static int64_t compute_updated_host_bytes(const DryRunSession& session) {
     int64_t bytes =
         session.training_state().optimizer.host_bytes() + 2 * session.training_state().gradient_buckets.host_bytes();
-    for (const auto& parameter : session.model().parameters().all()) {
-      if (parameter.is_on_host() && parameter.tensor.requires_grad())
-        bytes += static_cast<int64_t>(parameter.tensor.nbytes());
+    for (const auto& range : session.model().parameters().blocks()) {
+      if (range.sharded_block && range.sharded_block->is_on_host()) {
+        bytes +=
+            static_cast<int64_t>(range.sharded_block->local_shard(nn::ShardedBlock::SectionKind::kTrained).nbytes());
+      }
     }
     return bytes;
   }
 
-  /// Returns the recorded costs of a step that copied `copied_bytes` from host memory. Copies overlap with the
-  /// passes. Kernels wait for what they read and write in place: sums of gradients in each micro-batch, and the
-  /// update's state.
-  static StepCosts compute_costs(const CostRecorder& recorder, const DryRunSession& session, uint64_t copied_bytes,
-                                 int64_t num_micro_batches) {
+  /// Bytes of copies between page-locked host memory and the GPU.
+  struct CopiedBytes {
+    double in = 0;   ///< to the GPU
+    double out = 0;  ///< to the host
+  };
+
+  /// Returns the recorded costs of a step with these copies. Copies overlap with the passes; both directions
+  /// may share the link. Kernels wait for what they read and write in place: sums of gradients in each
+  /// micro-batch, and the update's state.
+  StepCosts compute_costs(const CostRecorder& recorder, const DryRunSession& session, const CopiedBytes& copied,
+                          int64_t num_micro_batches) const {
     StepCosts costs = recorder.costs();
-    const double bandwidth = get_host_link_bandwidth(get_gpu());
+    const memory::HostLinkSpeed link = job_.host_link.value_or(get_host_link_speed(get_gpu()));
     const auto micro_batches = static_cast<double>(num_micro_batches);
     const auto gradient_bytes = static_cast<double>(session.training_state().gradient_buckets.host_bytes());
     costs.passes_seconds = costs.total.seconds - costs.optimizer.seconds;
-    costs.link = {.copies = static_cast<double>(copied_bytes) / micro_batches / bandwidth,
-                  .in_place = gradient_bytes / bandwidth};
-    costs.optimizer.seconds += static_cast<double>(compute_updated_host_bytes(session)) / bandwidth;
+    costs.link = {.copies = (copied.in / link.in + copied.out / link.out) / micro_batches,
+                  .in_place = gradient_bytes / link.both};
+    costs.optimizer.seconds += static_cast<double>(compute_updated_host_bytes(session)) / link.both;
     costs.total.seconds = costs.link.compute_total(costs.passes_seconds, micro_batches) + costs.optimizer.seconds;
     return costs;
   }
 
-  /// Returns the bytes that were copied from host memory so far.
-  static uint64_t get_copied_bytes() {
+  /// Returns the copies so far.
+  static CopiedBytes get_copied_bytes() {
     vgpu::GpuCounters counters;
     vgpu::find_virtual_gpu_interface()->read_counters(&counters);
-    return counters.host_to_device_pinned.bytes;
+    return {.in = static_cast<double>(counters.host_to_device_pinned.bytes),
+            .out = static_cast<double>(counters.device_to_host_pinned.bytes)};
   }
 
   void dry_run() {
@@ -122,16 +131,19 @@ class DryRunner {
       engine::StepLayout layout = make_step_layout(request_.step_config, expand_groups(samples));
       if (!request_.micro_batch_splits.empty()) layout.split = request_.micro_batch_splits[i];
       const int64_t num_micro_batches = layout.split.num_micro_batches();
-      const uint64_t copied_bytes_before = get_copied_bytes();
+      const CopiedBytes before = get_copied_bytes();
       session.step(samples, layout);
-      const uint64_t copied_bytes = get_copied_bytes() - copied_bytes_before;
+      const CopiedBytes after = get_copied_bytes();
+      const CopiedBytes copied{.in = after.in - before.in, .out = after.out - before.out};
       if (recorder && is_last && request_.with_costs)
-        result_.costs = compute_costs(*recorder, session, copied_bytes, num_micro_batches);
+        result_.costs = compute_costs(*recorder, session, copied, num_micro_batches);
       if (request_.with_step_seconds)
-        result_.step_seconds.push_back(
-            compute_costs(*recorder, session, copied_bytes, num_micro_batches).total.seconds);
+        result_.step_seconds.push_back(compute_costs(*recorder, session, copied, num_micro_batches).total.seconds);
       const auto memory = memory::get_device_memory_stats(device_);
-      result_.steps.push_back({memory.allocated_peak_bytes, memory.reserved_peak_bytes});
+      const auto& offloader = session.training_state().activation_offloader;
+      result_.steps.push_back({.allocated_bytes = memory.allocated_peak_bytes,
+                               .reserved_bytes = memory.reserved_peak_bytes,
+                               .host_activation_bytes = offloader ? offloader->peak_bytes() : 0});
       memory::reset_peak_memory_stats(device_);
     }
     result_.collectives = session.step_collectives();
@@ -175,6 +187,7 @@ StepPeaks DryRunResult::compute_max_peaks() const {
   for (const auto& step : steps) {
     max_peaks.allocated_bytes = std::max(max_peaks.allocated_bytes, step.allocated_bytes);
     max_peaks.reserved_bytes = std::max(max_peaks.reserved_bytes, step.reserved_bytes);
+    max_peaks.host_activation_bytes = std::max(max_peaks.host_activation_bytes, step.host_activation_bytes);
   }
   return max_peaks;
 }

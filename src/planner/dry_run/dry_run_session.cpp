@@ -106,8 +106,10 @@ class RecordingConsensus final : public engine::Consensus {
 DryRunSession::DryRunSession(const Job& job, at::Device device, bool with_training)
     : device_(device), objective_(engine::make_objective(job.objective)), model_(build_model(job, device)) {
   if (!with_training) return;
+  engine::HostMemorySettings host_memory = job.host_memory();
+  if (!device.is_cuda()) host_memory = {};
   training_state_ = std::make_unique<engine::TrainingState>(*model_, job.optimizer, objective_->num_gradient_groups(),
-                                                            job.shard(), job.offload);
+                                                            job.shard(), host_memory);
   consensus_ = std::make_unique<RecordingConsensus>(training_state_->gradient_buckets, job, step_collectives_);
   if (job.world_size > 1) training_state_->set_consensus(*consensus_);
 }

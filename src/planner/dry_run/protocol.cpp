@@ -27,6 +27,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SampleShape, tokens, label_tokens, image_toke
 }  // namespace data
 
 namespace memory {
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(HostLinkSpeed, in, out, both)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTag, component, block)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryPeak, event_index, allocated_bytes, bytes_by_component, tag, is_backward)
 }  // namespace memory
@@ -123,7 +124,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCosts, total, passes_seconds, link, visio
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(CollectiveCall, bytes, num_ring_phases, group)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepCollectives, gradient_reductions, num_overlapped_reductions, weight_all_gathers,
                                    block_all_gathers, block_reduce_scatters, num_micro_batches)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StepPeaks, allocated_bytes, reserved_bytes, host_activation_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(MemoryTimelinePoint, bytes_by_component, reserved_bytes, tag, is_backward)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(DryRunDetail, peak, num_vision_blocks, num_language_blocks, num_parameters,
                                    num_trainable_parameters, host_table_bytes, host_state_bytes, host_block_bytes,
@@ -143,7 +144,10 @@ void to_json(nlohmann::json& json, const Job& job) {
           {"nodes", job.num_nodes},
           {"sharding", job.sharding},
           {"per_layer_tables", job.per_layer_tables},
-          {"offload", job.offload}};
+          {"offload", job.offload},
+          {"offload_activations", job.offload_activations},
+          {"max_host_activation_bytes", job.max_host_activation_bytes},
+          {"host_link", job.host_link}};
   // Replaces the path that nlohmann's own conversion wrote, which may not be UTF-8.
   if (job.lora) json["lora"]["adapter"] = encode_path(job.lora->adapter);
 }
@@ -164,6 +168,9 @@ void from_json(const nlohmann::json& json, Job& job) {
   json.at("sharding").get_to(job.sharding);
   json.at("per_layer_tables").get_to(job.per_layer_tables);
   json.at("offload").get_to(job.offload);
+  json.at("offload_activations").get_to(job.offload_activations);
+  json.at("max_host_activation_bytes").get_to(job.max_host_activation_bytes);
+  json.at("host_link").get_to(job.host_link);
 }
 
 void to_json(nlohmann::json& json, const DryRunRequest& request) {

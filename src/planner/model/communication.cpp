@@ -104,9 +104,10 @@ Interconnect make_interconnect(const memory::GpuSpec& gpu, int64_t world_size, i
           .uses_nvlink = uses_nvlink};
 }
 
-double get_host_link_bandwidth(const memory::GpuSpec& gpu) {
+memory::HostLinkSpeed get_host_link_speed(const memory::GpuSpec& gpu) {
   constexpr double kLinkEfficiency = 0.8;
-  return kLinkEfficiency * get_pcie_bandwidth(gpu.architecture);
+  const double speed = kLinkEfficiency * get_pcie_bandwidth(gpu.architecture);
+  return {.in = speed, .out = speed, .both = speed};
 }
 
 int64_t CommunicationEstimate::bytes() const {

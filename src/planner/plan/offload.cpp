@@ -27,7 +27,7 @@ std::string describe_missing_host_memory(const Plan& plan, const PlanRequest& re
     return to_gigabytes(bytes * count_ranks_per_machine(request.workload));
   };
   return fmt::format("needs {:.1f} GB of host memory; of {:.1f} GB, {:g} % stay free ({}={}), so {:.1f} GB are missing",
-                     to_machine_gigabytes(plan.detail.host_bytes()), to_gigabytes(*request.host_memory_bytes),
+                     to_machine_gigabytes(plan.host_bytes()), to_gigabytes(*request.host_memory_bytes),
                      get_margin_percent(request.mode), keys::memory::kMode, to_string(request.mode),
                      to_machine_gigabytes(compute_missing_host_bytes(plan, request)));
 }
@@ -35,13 +35,33 @@ std::string describe_missing_host_memory(const Plan& plan, const PlanRequest& re
 /// Returns the placements that may help the job, in ascending order of saved memory. The optimizer state of
 /// adapters is small.
 std::vector<engine::Offload> list_possible_offloads(const PlanRequest& request) {
+  if (!request.auto_offload) return {request.job.offload};
   std::vector offloads{engine::Offload::kNone};
   if (!std::holds_alternative<TargetGpu>(request.target)) return offloads;
   if (!request.job.lora) offloads.push_back(engine::Offload::kOptimizer);
   if (!can_offload_weights(request.job)) return offloads;
   offloads.push_back(engine::Offload::kWeights);
-  if (can_offload_gradients(request.job)) offloads.push_back(engine::Offload::kGradients);
+  Job job = request.job;
+  job.offload = engine::Offload::kGradients;
+  const bool can_offload_sums =
+      request.auto_sharding ? !list_possible_shardings(job).empty() : can_offload_gradients(job);
+  if (can_offload_sums) offloads.push_back(engine::Offload::kGradients);
   return offloads;
+}
+
+/// Returns the values to try for the inputs of recomputed blocks.
+std::vector<bool> list_possible_activation_offloads(const PlanRequest& request) {
+  if (!request.auto_offload_activations) return {request.job.offload_activations};
+  return std::holds_alternative<TargetGpu>(request.target) ? std::vector{false, true} : std::vector{false};
+}
+
+bool recomputes_nothing(const Plan& plan) {
+  return plan.best_estimate.step_config.recompute == models::RecomputeBlockCounts{};
+}
+
+std::string format_offload(const Job& job) {
+  return fmt::format("{}={}{}", keys::memory::kOffload, engine::to_string(job.offload),
+                     job.offload_activations ? fmt::format(" {}=true", keys::memory::kOffloadActivations) : "");
 }
 
 }  // namespace
@@ -51,10 +71,12 @@ OffloadedBytes compute_offloaded_bytes(Job job) {
   job.optimizer.master_weights =
       job.optimizer.choose_master_weights(/*is_cuda=*/true, job.precision == engine::Precision::kBf16);
   const auto model = build_model(job, at::kMeta);
-  const engine::TrainingState training(*model, job.optimizer, /*num_gradient_groups=*/1, job.shard(), job.offload);
+  const engine::TrainingState training(*model, job.optimizer, /*num_gradient_groups=*/1, job.shard(),
+                                       {.offload = job.offload});
   return {.state = training.optimizer.host_bytes(),
           .weights = model->parameters().host_block_bytes(),
-          .gradients = training.gradient_buckets.host_bytes()};
+          .gradients = training.gradient_buckets.host_bytes(),
+          .tables = model->parameters().host_table_bytes()};
 }
 
 std::optional<int64_t> compute_usable_host_bytes(const PlanRequest& request) {
@@ -64,9 +86,14 @@ std::optional<int64_t> compute_usable_host_bytes(const PlanRequest& request) {
   return std::llround(static_cast<double>(*request.host_memory_bytes) * share);
 }
 
+std::optional<int64_t> compute_max_activation_bytes(const Job& job, std::optional<int64_t> usable_bytes) {
+  if (!usable_bytes) return std::nullopt;
+  return std::max<int64_t>(0, *usable_bytes - compute_offloaded_bytes(job).sum());
+}
+
 int64_t compute_missing_host_bytes(const Plan& plan, const PlanRequest& request) {
   const auto usable_bytes = compute_usable_host_bytes(request);
-  return usable_bytes ? std::max<int64_t>(0, plan.detail.host_bytes() - *usable_bytes) : 0;
+  return usable_bytes ? std::max<int64_t>(0, plan.host_bytes() - *usable_bytes) : 0;
 }
 
 void check_host_memory(const Plan& plan, const PlanRequest& request) {
@@ -83,35 +110,43 @@ void check_host_memory(const Plan& plan, const PlanRequest& request) {
 Plan make_plan_with_auto_offload(const PlanRequest& original_request,
                                  const std::function<Plan(const PlanRequest& request)>& make_plan) {
   PlanRequest request = original_request;
+  request.job.world_size = request.workload.world_size;
   std::optional<Plan> best_plan;
   std::string missing_memory_note;
   PlanningStats stats;
-  const auto make_plan_with_offload = [&](engine::Offload offload) {
+  const auto make_plan_with_offload = [&](engine::Offload offload, bool offload_activations) {
     request.job.offload = offload;
+    request.job.offload_activations = offload_activations;
     Plan plan = make_plan(request);
     add_planning_stats(stats, plan.planning_stats);
     return plan;
   };
   const auto offloads = list_possible_offloads(request);
-  request.with_suggestions = original_request.with_suggestions && offloads.size() == 1;
+  const auto activation_offloads = list_possible_activation_offloads(request);
+  const bool has_alternatives = offloads.size() > 1 || activation_offloads.size() > 1;
+  request.with_suggestions = original_request.with_suggestions && !has_alternatives;
+  const auto is_done = [&] { return best_plan && best_plan->fits && recomputes_nothing(*best_plan); };
   for (const engine::Offload offload : offloads) {
-    Plan plan = make_plan_with_offload(offload);
-    if (offload != engine::Offload::kNone && compute_missing_host_bytes(plan, request) > 0) {
-      if (plan.fits && missing_memory_note.empty()) {
-        missing_memory_note = fmt::format("{}={} {}", keys::memory::kOffload, engine::to_string(offload),
-                                          describe_missing_host_memory(plan, request));
+    for (const bool offload_activations : activation_offloads) {
+      if (is_done()) break;
+      Plan plan = make_plan_with_offload(offload, offload_activations);
+      // The others need more host memory than the first one.
+      if (best_plan && compute_missing_host_bytes(plan, request) > 0) {
+        if (plan.fits && missing_memory_note.empty()) {
+          missing_memory_note =
+              fmt::format("{} {}", format_offload(plan.job), describe_missing_host_memory(plan, request));
+        }
+        continue;
       }
-      continue;
+      const bool is_better =
+          !best_plan ||
+          (plan.fits && (!best_plan->fits || plan.best_estimate.step_seconds < best_plan->best_estimate.step_seconds));
+      if (is_better) best_plan = std::move(plan);
     }
-    const bool is_better =
-        !best_plan ||
-        (plan.fits && (!best_plan->fits || plan.best_estimate.step_seconds < best_plan->best_estimate.step_seconds));
-    if (is_better) best_plan = std::move(plan);
-    if (best_plan->fits && best_plan->best_estimate.step_config.recompute == models::RecomputeBlockCounts{}) break;
   }
-  if (!best_plan->fits && original_request.with_suggestions && offloads.size() > 1) {
+  if (!best_plan->fits && original_request.with_suggestions && has_alternatives) {
     request.with_suggestions = true;
-    best_plan = make_plan_with_offload(engine::Offload::kNone);
+    best_plan = make_plan_with_offload(offloads.front(), activation_offloads.front());
     if (!missing_memory_note.empty()) best_plan->suggestions.push_back({.arguments = {}, .note = missing_memory_note});
   }
   best_plan->planning_stats = stats;

@@ -102,6 +102,9 @@ Plan make_plan_with_fixed_sharding(const PlanRequest& original_request) {
   apply_fixed_micro_batch_size(request.constraints, request.workload);
   request.job.world_size = request.workload.world_size;
   check_plan_request(request);
+  if (request.job.offload_activations)
+    request.job.max_host_activation_bytes =
+        compute_max_activation_bytes(request.job, compute_usable_host_bytes(request));
   Plan plan;
   plan.model = request.model;
   plan.job = request.job;
@@ -190,8 +193,14 @@ Plan make_plan_with_auto_sharding(const PlanRequest& original_request) {
     add_planning_stats(planning_stats, plan.planning_stats);
     return plan;
   };
-  for (const auto sharding : list_possible_shardings(request.job)) {
-    if (engine::shards_blocks(sharding) && !is_full_sharding_worthwhile(*best_plan)) continue;
+  const auto shardings = list_possible_shardings(request.job);
+  if (shardings.empty()) {
+    throw usage_error("{}={}: no sharding of {} ranks supports it with these settings; set {}=weights",
+                      keys::memory::kOffload, engine::to_string(request.job.offload), request.job.world_size,
+                      keys::memory::kOffload);
+  }
+  for (const auto sharding : shardings) {
+    if (engine::shards_blocks(sharding) && best_plan && !is_full_sharding_worthwhile(*best_plan)) continue;
     Plan plan = make_plan_with_sharding(sharding);
     if (!best_plan || is_better_plan(plan, *best_plan)) best_plan = std::move(plan);
   }
@@ -241,8 +250,9 @@ Plan make_plan_with_fixed_offload(const PlanRequest& request) {
 }  // namespace
 
 Plan make_plan(const PlanRequest& request) {
-  Plan plan = request.auto_offload ? make_plan_with_auto_offload(request, make_plan_with_fixed_offload)
-                                   : make_plan_with_fixed_offload(request);
+  Plan plan = request.auto_offload || request.auto_offload_activations
+                  ? make_plan_with_auto_offload(request, make_plan_with_fixed_offload)
+                  : make_plan_with_fixed_offload(request);
   if (plan.fits) check_host_memory(plan, request);
   if (plan.fits && request.evaluation) {
     StepConfig step_config = plan.best_estimate.step_config;
@@ -277,7 +287,11 @@ int64_t Plan::total_bytes() const {
 }
 
 StepPeaks Plan::peaks() const {
-  return split && split->peaks.reserved_bytes > best_estimate.peaks.reserved_bytes ? split->peaks : best_estimate.peaks;
+  if (!split) return best_estimate.peaks;
+  StepPeaks peaks =
+      split->peaks.reserved_bytes > best_estimate.peaks.reserved_bytes ? split->peaks : best_estimate.peaks;
+  peaks.host_activation_bytes = std::max(split->peaks.host_activation_bytes, best_estimate.peaks.host_activation_bytes);
+  return peaks;
 }
 
 }  // namespace vlmtrain::planner

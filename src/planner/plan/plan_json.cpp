@@ -48,6 +48,13 @@ nlohmann::ordered_json make_suggestions_json(const std::vector<Suggestion>& sugg
   return list;
 }
 
+/// Returns the masters of the trained weights of the model; those of adapters are in fp32.
+engine::MasterWeights choose_master_weights(const Plan& plan) {
+  if (plan.job.lora && plan.job.lora->modules_to_save.empty()) return engine::MasterWeights::kFp32;
+  return plan.job.optimizer.choose_master_weights(std::holds_alternative<TargetGpu>(plan.target),
+                                                  plan.job.precision == engine::Precision::kBf16);
+}
+
 /// Returns the fields of all plans.
 nlohmann::ordered_json make_common_json(const Plan& plan) {
   const data::SampleShape& largest = plan.worst_batch.shapes.front();
@@ -59,9 +66,7 @@ nlohmann::ordered_json make_common_json(const Plan& plan) {
       {"precision", engine::to_string(plan.job.precision)},
       {"optimizer", engine::get_optimizer_info(plan.job.optimizer.kind).name},
       {"optimizer_states", engine::to_string(plan.job.optimizer.state_dtype)},
-      {"master_weights",
-       engine::to_string(plan.job.optimizer.choose_master_weights(std::holds_alternative<TargetGpu>(plan.target),
-                                                                  plan.job.precision == engine::Precision::kBf16))},
+      {"master_weights", engine::to_string(choose_master_weights(plan))},
       {"finetune", plan.job.lora ? "lora" : "full"},
       {"quantization", nn::to_string(plan.job.quantization)},
       {"micro_batch_size", plan.best_estimate.step_config.micro_batch_size},
@@ -73,6 +78,7 @@ nlohmann::ordered_json make_common_json(const Plan& plan) {
       {"sharding", engine::to_string(plan.job.sharding)},
       {"per_layer_embeddings", nn::to_string(plan.job.per_layer_tables)},
       {"offload", engine::to_string(plan.job.offload)},
+      {"offload_activations", plan.job.offload_activations},
       {"recompute", make_recompute_blocks_json(plan.best_estimate.step_config.recompute)},
       {"blocks", make_recompute_blocks_json({plan.detail.num_vision_blocks, plan.detail.num_language_blocks})},
       {"vision_tiles_per_pass", plan.best_estimate.step_config.vision_tiles_per_pass},
@@ -121,7 +127,8 @@ nlohmann::ordered_json make_gpu_memory_json(const Plan& plan) {
       {{"workspace_bytes", plan.detail.peak.bytes_by_component[static_cast<size_t>(memory::Component::kWorkspace)]},
        {"context_bytes", plan.limit.context_bytes},
        {"communication_bytes", plan.limit.communication_bytes},
-       {"host_bytes", plan.detail.host_bytes()},
+       {"host_bytes", plan.host_bytes()},
+       {"host_activation_bytes", peaks.host_activation_bytes},
        {"allocated_peak_bytes", peaks.allocated_bytes},
        {"reserved_peak_bytes", peaks.reserved_bytes},
        {"total_bytes", plan.total_bytes()},

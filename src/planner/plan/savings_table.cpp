@@ -44,7 +44,8 @@ std::string remove_all_savings(SavingsState& state, const PlanRequest& /*request
   job.lora.reset();
   job.quantization = nn::Quantization::kNone;
   job.offload = engine::Offload::kNone;
-  state.request.auto_offload = false;
+  job.offload_activations = false;
+  state.request.auto_offload = state.request.auto_offload_activations = false;
   state.request.constraints.recompute.text = "none";
   return {};
 }

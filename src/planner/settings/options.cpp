@@ -90,11 +90,19 @@ void declare_options(OptionTable& table, MemoryOptions& options) {
        {"auto", std::nullopt}},
       {.doc = "What is in page-locked host memory (docs/how-to/host-memory.md). `optimizer`: "
               "masters and moments of AdamW. `weights`: also the weights of blocks, except for adapters. `gradients`: "
-              "also the sums of their gradients, on one GPU. `auto`: as "
+              "also the sums of their gradients, on one GPU or with full sharding. `auto`: as "
               "little as makes the run fit, or more where that is faster. No effect on the CPU.",
        .resume = ResumeRule::kFree,
        .hints = {{.names = {"offload_optimizer", "offload_optimizer_device", "cpu_offload", "fsdp_offload_params"},
                   .text = "memory.offload: optimizer keeps masters and moments in host memory"}}});
+  table.add_enum(
+      keys::memory::kOffloadActivations, options.offload_activations,
+      {{"false", false}, {"true", true}, {"auto", std::nullopt}},
+      {.doc = "If true, the inputs of recomputed blocks are in page-locked host memory until the backward pass "
+              "(docs/how-to/host-memory.md). `auto`: if that makes the run fit or faster. No effect on the CPU.",
+       .resume = ResumeRule::kFree,
+       .hints = {{.names = {"activation_offloading", "enable_activation_offloading", "activation_offload"},
+                  .text = "memory.offload_activations: true copies the inputs of recomputed blocks to host memory"}}});
   table.add_enum(
       keys::memory::kPerLayerEmbeddings, options.per_layer_embeddings,
       {{"device", nn::MemoryPlacement::kDevice}, {"host", nn::MemoryPlacement::kHost}, {"auto", std::nullopt}},

@@ -85,21 +85,31 @@ bool use_8_bit_optimizer_state(JobChange& change) {
 /// Moves more to host memory. Returns false if the host lacks the memory.
 bool set_offload(engine::Offload offload, const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& change) {
   Job& job = change.job;
-  if (plan_inputs.host_link_bandwidth == 0 || job.offload >= offload) return false;
+  if (!plan_inputs.host_link || job.offload >= offload) return false;
   job.offload = offload;
   const OffloadedBytes bytes = compute_offloaded_bytes(job);
-  const int64_t all_bytes = bytes.state + bytes.weights + bytes.gradients;
-  if (all_bytes > plan_inputs.usable_host_bytes.value_or(all_bytes)) return false;
+  if (bytes.sum() > plan_inputs.usable_host_bytes.value_or(bytes.sum())) return false;
+  const memory::HostLinkSpeed& link = *plan_inputs.host_link;
   change.arguments.push_back(fmt::format("{}={}", keys::memory::kOffload, engine::to_string(offload)));
-  const auto compute_seconds = [&](int64_t link_bytes) {
-    return static_cast<double>(link_bytes) / plan_inputs.host_link_bandwidth;
-  };
-  change.description = fmt::format("keeps {:.1f} GB in host memory; a step takes {:.2f} s more for it",
-                                   to_gigabytes(all_bytes), compute_seconds(bytes.state + 2 * bytes.gradients));
+  change.description =
+      fmt::format("keeps {:.1f} GB in host memory; a step takes {:.2f} s more for it", to_gigabytes(bytes.sum()),
+                  static_cast<double>(bytes.state + 2 * bytes.gradients) / link.both);
   if (bytes.weights > 0) {
-    change.description +=
-        fmt::format(", and a micro-batch at least {:.2f} s", compute_seconds(2 * bytes.weights + bytes.gradients));
+    const double micro_batch_seconds =
+        2 * static_cast<double>(bytes.weights) / link.in + static_cast<double>(bytes.gradients) / link.both;
+    change.description += fmt::format(", and a micro-batch at least {:.2f} s", micro_batch_seconds);
   }
+  return true;
+}
+
+/// Moves the inputs of recomputed blocks to host memory, as many as have space there.
+bool move_activations_to_host(const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& change) {
+  Job& job = change.job;
+  if (!plan_inputs.host_link || job.offload_activations) return false;
+  job.offload_activations = true;
+  job.max_host_activation_bytes = compute_max_activation_bytes(job, plan_inputs.usable_host_bytes);
+  change.arguments.push_back(fmt::format("{}=true", keys::memory::kOffloadActivations));
+  change.description = "copies the inputs of recomputed blocks to host memory";
   return true;
 }
 
@@ -166,6 +176,7 @@ std::vector<JobChange> list_same_parameter_changes(const ChangeEvaluator::PlanIn
       [&](JobChange& change) { return move_optimizer_state_to_host(plan_inputs, change); },
       [&](JobChange& change) { return move_weights_to_host(plan_inputs, change); },
       [&](JobChange& change) { return move_gradients_to_host(plan_inputs, change); },
+      [&](JobChange& change) { return move_activations_to_host(plan_inputs, change); },
       [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kInt8, change); },
       [](JobChange& change) { return quantize_frozen_weights(nn::Quantization::kNf4, change); });
 }

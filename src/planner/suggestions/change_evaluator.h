@@ -24,9 +24,9 @@ class ChangeEvaluator {
     const StepConstraints& constraints;
     const std::vector<SampleLimit>& sample_limits;
     const FlagSyntax& flags;
-    bool has_bf16 = true;            ///< the device supports bf16; otherwise suggestions propose fp16
-    double host_link_bandwidth = 0;  ///< bytes per second in each direction; 0 on a host
-    std::optional<int64_t> usable_host_bytes = std::nullopt;  ///< compute_usable_host_bytes()
+    bool has_bf16 = true;  ///< the device supports bf16; otherwise suggestions propose fp16
+    std::optional<memory::HostLinkSpeed> host_link = std::nullopt;  ///< nullopt on a host
+    std::optional<int64_t> usable_host_bytes = std::nullopt;        ///< compute_usable_host_bytes()
   };
 
   explicit ChangeEvaluator(const PlanInputs& plan_inputs) : plan_inputs_(plan_inputs) {}

@@ -28,10 +28,11 @@ bool supports_bf16(const PlanTarget& target) {
   return gpu == nullptr || supports_precision(*gpu->gpu, engine::Precision::kBf16);
 }
 
-/// Returns 0 on a host.
-double find_host_link_bandwidth(const PlanTarget& target) {
-  const auto* const gpu = std::get_if<TargetGpu>(&target);
-  return gpu == nullptr ? 0 : get_host_link_bandwidth(*gpu->gpu);
+/// Returns nullopt on a host.
+std::optional<memory::HostLinkSpeed> find_host_link_speed(const PlanRequest& request) {
+  const auto* const gpu = std::get_if<TargetGpu>(&request.target);
+  if (gpu == nullptr) return std::nullopt;
+  return request.job.host_link.value_or(get_host_link_speed(*gpu->gpu));
 }
 
 }  // namespace
@@ -43,7 +44,7 @@ PlanChangeEvaluator::PlanChangeEvaluator(const PlanRequest& request, const Plan&
                        .sample_limits = request.sample_limits,
                        .flags = request.flags,
                        .has_bf16 = supports_bf16(request.target),
-                       .host_link_bandwidth = find_host_link_bandwidth(request.target),
+                       .host_link = find_host_link_speed(request),
                        .usable_host_bytes = compute_usable_host_bytes(request)}),
       request_(request),
       plan_(plan),

@@ -130,8 +130,9 @@ std::string format_host_memory(const planner::Plan& plan) {
   if (plan.detail.host_block_bytes > 0) contents.emplace_back("weights");
   if (plan.detail.host_gradient_bytes > 0) contents.emplace_back("gradients");
   if (plan.detail.host_state_bytes > 0) contents.emplace_back("masters and moments");
+  if (plan.peaks().host_activation_bytes > 0) contents.emplace_back("inputs of recomputed blocks");
   if (plan.detail.host_table_bytes > 0) contents.emplace_back("per-layer embeddings");
-  return fmt::format("{} of page-locked host memory{} for {}", format_gigabytes(plan.detail.host_bytes()),
+  return fmt::format("{} of page-locked host memory{} for {}", format_gigabytes(plan.host_bytes()),
                      plan.workload.world_size > 1 ? " per rank" : "", fmt::join(contents, ", "));
 }
 
@@ -243,7 +244,7 @@ Table make_plan_facts(const planner::Plan& plan) {
   add("GPU", format_gpu(plan));
   add("margin", format_memory_margin(plan));
   add("context", format_cuda_context(plan));
-  if (plan.detail.host_bytes() > 0) add("host", format_host_memory(plan));
+  if (plan.host_bytes() > 0) add("host", format_host_memory(plan));
   add("step", format_step_config(plan));
   if (plan.evaluation) add("eval", format_evaluation(*plan.evaluation));
   if (plan.communication_estimate) add("ranks", format_communication(plan));

@@ -9,6 +9,7 @@
 #include "train/checkpoint/resume.h"
 #include "train/data_check/data_check.h"
 #include "train/data_check/run_records.h"
+#include "train/planning/cpu_offload.h"
 #include "train/run/run_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -69,14 +70,13 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   job.num_nodes = ranks.compute_num_replicas(config.distributed.sharding);
   has_videos_ = sample_index.shapes.has_videos();
   const auto workload = make_workload(sample_index, *order, config, ranks.world_size());
-  if (device.is_cpu() && config.memory.offload != engine::Offload::kNone) {
-    spdlog::warn("{} has no effect: on the CPU, all state is in host memory", keys::memory::kOffload);
-    job.offload = engine::Offload::kNone;
-  }
+  const engine::HostMemorySettings host_memory = job.host_memory();
+  if (device.is_cpu()) disable_offload(config.memory, job);
   make_plans(config, device, job, workload, sample_index.decode_bytes);
-  if (plan) {
-    job.per_layer_tables = plan->per_layer_tables();
-    job.offload = plan->offload();
+  if (plan) job = plan->job();
+  if (device.is_cpu() && offloads_on_cpu()) {
+    job.offload = host_memory.offload;
+    job.offload_activations = host_memory.offloads_activations;
   }
   if (evaluation_set) plan_evaluation(config);
   load(config, device, job);
@@ -266,7 +266,7 @@ void RunSetup::make_plans(const Config& config, at::Device device, planner::Job&
     return;
   }
   make_plan(config, device, job, workload, decode_bytes, saved_plan);
-  const auto local_sharding = plan ? plan->sharding() : job.sharding;
+  const auto local_sharding = plan ? plan->job().sharding : job.sharding;
   job.sharding = all_reduce_max_sharding(local_sharding);
   if (plan && job.sharding != local_sharding) plan_with_sharding(job.sharding);
 }
@@ -382,8 +382,9 @@ void RunSetup::load(const Config& config, at::Device device, const planner::Job&
     step_config = make_min_memory_step_config(config, model->num_vision_blocks(), model->num_language_blocks());
   step_config.recompute =
       models::clamp_recompute_counts(step_config.recompute, {model->num_vision_blocks(), model->num_language_blocks()});
-  training = std::make_unique<engine::TrainingState>(
-      *model, job.optimizer, engine::make_objective(job.objective)->num_gradient_groups(), job.shard(), job.offload);
+  training = std::make_unique<engine::TrainingState>(*model, job.optimizer,
+                                                     engine::make_objective(job.objective)->num_gradient_groups(),
+                                                     job.shard(), job.host_memory());
   if (!checkpoint) return;
   if (changes.empty()) {
     load_optimizer_state(*checkpoint, training->optimizer);

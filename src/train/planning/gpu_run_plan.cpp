@@ -8,6 +8,7 @@
 #include "vlmtrain/data/sample/sample_shape.h"
 #include "vlmtrain/io/atomic.h"
 #include "vlmtrain/io/json.h"
+#include "vlmtrain/memory/host_link.h"
 #include "vlmtrain/memory/host_memory.h"
 #include "vlmtrain/planner/backend.h"
 #include "vlmtrain/report/plan_text.h"
@@ -20,6 +21,7 @@ namespace {
 /// Number of steps whose durations are summed. Predicting each takes some tenths of a second at the
 /// end of the run; fewer steps would average less noise. Not tuned.
 constexpr size_t kMaxTimedSteps = 6;
+constexpr double kBytesPerGb = 1e9;
 
 }  // namespace
 
@@ -80,6 +82,25 @@ std::optional<int64_t> find_free_host_bytes() {
   return memory::get_available_host_memory().bytes - memory::get_resident_bytes();
 }
 
+bool may_offload(const planner::MemoryOptions& options) {
+  return options.offload != engine::Offload::kNone || options.offload_activations != false;
+}
+
+/// Returns the speed of the link to host memory; nullopt on a virtual GPU, or if it cannot be measured.
+std::optional<memory::HostLinkSpeed> try_measure_host_link(at::Device device) {
+  if (planner::is_on_virtual_gpu()) return std::nullopt;
+  std::optional<memory::HostLinkSpeed> speed;
+  try {
+    speed = memory::measure_host_link(device);
+    spdlog::info("link to host memory: {:.1f} GB/s in, {:.1f} out, {:.1f} each way at a time", speed->in / kBytesPerGb,
+                 speed->out / kBytesPerGb, speed->both / kBytesPerGb);
+  } catch (const std::exception& error) {
+    spdlog::warn("the link to host memory was not measured, so the plan uses the data sheet's speed: {}", error.what());
+  }
+  memory::empty_cache(device);
+  return speed;
+}
+
 /// Plans with the saved recomputation if it fits, and otherwise chooses it again. Slightly less
 /// memory than at the first start is no reason to recompute other blocks.
 planner::Plan plan_with_saved_config(const planner::PlanRequest& request, const SavedPlan& saved_plan) {
@@ -112,6 +133,7 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
                                    std::move(workload));
   request.sample_limits = std::move(limits);
   request.host_memory_bytes = find_free_host_bytes();
+  if (may_offload(config.memory)) request.job.host_link = try_measure_host_link(device);
   past_runs_ = load_gpu_past_runs(request.gpu());
   if (past_runs_) calibrate_with_past_runs(request.gpu(), *past_runs_);
   request.with_split_plan = split_source == MicroBatchSplitSource::kPlanner;
@@ -129,6 +151,8 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
     plan_.best_estimate.step_config.micro_batch_size = *oversized_micro_batch_size;
     has_oversized_micro_batch_ = true;
   }
+  // Later steps may need more, but host memory is allocated once.
+  if (plan_.job.offload_activations) plan_.job.max_host_activation_bytes = plan_.peaks().host_activation_bytes;
   step_config_ = plan_.best_estimate.step_config;
   if (plan_.split) saved_plan_ = {.step_config = step_config_, .limit_bytes = plan_.limit.limit_bytes};
   if (plan_.split) saved_plan_->step_config.memory_cost_table = plan_.split->table;
@@ -137,9 +161,10 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
   if (saved_plan_) step_config_.memory_cost_table = saved_plan_->step_config.memory_cost_table;
   write();
   spdlog::info("plan: {}; made in {:.1f} s", report::format_plan_headline(plan_), plan_.planning_stats.seconds);
-  if (plan_.job.offload != engine::Offload::kNone) {
-    spdlog::info("{}: {}, with {:.1f} GB of page-locked host memory", keys::memory::kOffload,
-                 engine::to_string(plan_.job.offload), to_gigabytes(plan_.detail.host_bytes()));
+  if (plan_.host_bytes() > plan_.detail.host_table_bytes) {
+    spdlog::info("host memory: {}={}, {}={}, with {:.1f} GB of page-locked host memory", keys::memory::kOffload,
+                 engine::to_string(plan_.job.offload), keys::memory::kOffloadActivations, plan_.job.offload_activations,
+                 to_gigabytes(plan_.host_bytes()));
   }
   memory::set_expandable_segments(step_config().expandable_segments);
   if (has_oversized_micro_batch_ && !config.memory.look_ahead) {

@@ -87,13 +87,8 @@ class GpuRunPlan {
   /// Throws the errors of planner::plan_evaluation().
   planner::EvaluationPlan plan_evaluation(const Config& config, const EvaluationSet& evaluation_set);
 
-  /// Returns the sharding of the plan, which the planner chooses for distributed.sharding=auto.
-  engine::ShardingStrategy sharding() const { return plan_.job.sharding; }
-  /// Returns the memory of per-layer embeddings, which the planner chooses for
-  /// memory.per_layer_embeddings=auto.
-  nn::MemoryPlacement per_layer_tables() const { return plan_.job.per_layer_tables; }
-  /// Returns the state in host memory, which the planner chooses for memory.offload=auto.
-  engine::Offload offload() const { return plan_.job.offload; }
+  /// Returns the job with the planner's choices: sharding and what is in host memory.
+  const planner::Job& job() const { return plan_.job; }
   /// Returns the settings of the run's look-ahead.
   LookAheadSettings make_look_ahead_settings() const;
 

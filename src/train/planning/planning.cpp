@@ -67,7 +67,8 @@ planner::Job make_training_job(const Config& config, const engine::TaskSettings&
           .objective = {.tasks = tasks, .masks = get_mask_loss_weights(config)},
           .sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone),
           .per_layer_tables = config.memory.per_layer_embeddings.value_or(nn::MemoryPlacement::kDevice),
-          .offload = config.memory.offload.value_or(engine::Offload::kNone)};
+          .offload = config.memory.offload.value_or(engine::Offload::kNone),
+          .offload_activations = config.memory.offload_activations.value_or(false)};
 }
 
 planner::PlanRequest make_plan_request(const Config& config, planner::Job job, planner::PlanTarget target,
@@ -78,6 +79,7 @@ planner::PlanRequest make_plan_request(const Config& config, planner::Job job, p
                                                                engine::GradientConflictMethod::kPcGrad,
           .auto_per_layer_tables = !config.memory.per_layer_embeddings,
           .auto_offload = !config.memory.offload,
+          .auto_offload_activations = !config.memory.offload_activations,
           .target = std::move(target),
           .mode = config.memory.mode,
           .limit_gigabytes = config.memory.limit_gb,

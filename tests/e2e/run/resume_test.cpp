@@ -66,7 +66,34 @@ class ResumeTest : public CommandTest {
     EXPECT_EQ(ledger["used"], kRecords - 1);
     EXPECT_EQ(ledger["dropped"], 1);
   }
+
+  /// Kills the run "pieces" and resumes it, and expects the files of `uninterrupted`.
+  void expect_same_after_kills(const std::string& uninterrupted, const std::vector<std::string>& pieces,
+                               int num_kills) const;
 };
+
+void ResumeTest::expect_same_after_kills(const std::string& uninterrupted, const std::vector<std::string>& pieces,
+                                         int num_kills) const {
+  const auto arguments = train_arguments(pieces);
+  std::mt19937 random(20240607);
+  std::set<size_t> killed_after;
+  for (int kill = 0; kill < num_kills; ++kill) {
+    Process process(folder(), arguments);
+    // The first kills hit the start, the others a step or its checkpoint some steps later.
+    const size_t goal = checkpoints("pieces") + (kill < 2 ? 0 : 1);
+    wait_until(process, [&] { return checkpoints("pieces") >= goal; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
+    process.send(SIGKILL);
+    process.wait();
+    killed_after.insert(checkpoints("pieces"));
+  }
+  EXPECT_GT(killed_after.size(), 3U);
+  const Result last = run(arguments);
+  ASSERT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_THAT(last.err, Not(HasSubstr("has no effect")));
+  expect_same(uninterrupted, "pieces");
+  EXPECT_EQ(entries(folder() / uninterrupted / "checkpoints"), entries(folder() / "pieces/checkpoints"));
+}
 
 struct OptimizerCase {
   const char* precision;
@@ -128,25 +155,18 @@ TEST_F(ResumeTest, StopPrintsOneJsonObject) {
 
 TEST_F(ResumeTest, KillsLoseNothing) {
   train_well(settings("whole", 1));
+  expect_same_after_kills("whole", settings("pieces", 1), 8);
+}
 
-  const auto arguments = train_arguments(settings("pieces", 1));
-  std::mt19937 random(20240607);
-  std::set<size_t> killed_after;
-  for (int kill = 0; kill < 8; ++kill) {
-    Process process(folder(), arguments);
-    // The first kills hit the start, the others a step or its checkpoint some steps later.
-    const size_t goal = checkpoints("pieces") + (kill < 2 ? 0 : 1);
-    wait_until(process, [&] { return checkpoints("pieces") >= goal; });
-    std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
-    process.send(SIGKILL);
-    process.wait();
-    killed_after.insert(checkpoints("pieces"));
-  }
-  EXPECT_GT(killed_after.size(), 3U);
-  const Result last = run(arguments);
-  ASSERT_EQ(last.exit_code, 0) << last.err;
-  expect_same("whole", "pieces");
-  EXPECT_EQ(entries(folder() / "whole/checkpoints"), entries(folder() / "pieces/checkpoints"));
+/// State, weights, gradients and inputs of blocks are in a host arena, from which checkpoints are written.
+TEST_F(ResumeTest, KillsOfARunInHostMemoryLoseNothing) {
+  train_well(settings("whole", 1));
+  setenv("VLMTRAIN_OFFLOAD_ON_CPU", "1", 1);
+  auto offloaded = settings("pieces", 1);
+  offloaded.insert(offloaded.end(),
+                   {"memory.offload=gradients", "memory.offload_activations=true", "memory.recompute=all"});
+  expect_same_after_kills("whole", offloaded, 20);
+  unsetenv("VLMTRAIN_OFFLOAD_ON_CPU");
 }
 
 TEST_F(ResumeTest, RewritesATruncatedMetricsLine) {
@@ -203,9 +223,11 @@ TEST_F(ResumeTest, AcceptsNeutralChanges) {
   process.send(SIGTERM);
   ASSERT_EQ(process.wait().exit_code, 75);
   auto changed = settings("pieces", 30);
-  changed.insert(changed.end(), {"data.num_workers=1", "output.save_total_limit=1", "memory.recompute=all"});
+  changed.insert(changed.end(), {"data.num_workers=1", "output.save_total_limit=1", "memory.recompute=all",
+                                 "memory.offload=optimizer"});
   const Result result = train(changed);
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("memory.offload has no effect"));
   expect_same("whole", "pieces");
 }
 

@@ -118,7 +118,7 @@ TEST(ProtocolTest, ARequestRoundTrips) {
 
 TEST(ProtocolTest, AResultRoundTrips) {
   DryRunResult result;
-  result.steps = {{1'000'000'000'007, 1'000'000'000'009}, {3, 5}};
+  result.steps = {{1'000'000'000'007, 1'000'000'000'009, 11}, {3, 5}};
   result.num_allocation_retries = 2;
   result.seconds = 0.1;  // has no exact decimal representation
   result.costs = StepCosts{.total = {1e15, 4e14, 2e14, 3e12, 9'000, 1.0 / 3.0},
@@ -149,6 +149,7 @@ TEST(ProtocolTest, AResultRoundTrips) {
   ASSERT_EQ(received.steps.size(), 2U);
   EXPECT_EQ(received.steps[0].allocated_bytes, 1'000'000'000'007);
   EXPECT_EQ(received.steps[0].reserved_bytes, 1'000'000'000'009);
+  EXPECT_EQ(received.steps[0].host_activation_bytes, 11);
   EXPECT_EQ(received.num_allocation_retries, 2);
   EXPECT_EQ(received.seconds, 0.1);
   ASSERT_TRUE(received.costs && received.detail);

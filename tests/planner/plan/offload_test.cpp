@@ -58,7 +58,7 @@ TEST_F(OffloadPlan, PeakIsSmallerAndTheUpdateTakesTheTimeOfTheLink) {
   EXPECT_NEAR(static_cast<double>(resident.peaks().allocated_bytes - offloaded.peaks().allocated_bytes),
               static_cast<double>(offloaded.detail.host_state_bytes), 1e6);
   EXPECT_NEAR(offloaded.costs->optimizer.seconds - resident.costs->optimizer.seconds,
-              static_cast<double>(offloaded.detail.host_state_bytes) / get_host_link_bandwidth(*offloaded.gpu().gpu),
+              static_cast<double>(offloaded.detail.host_state_bytes) / get_host_link_speed(*offloaded.gpu().gpu).both,
               1e-9);
   EXPECT_EQ(offloaded.costs->total.num_kernel_launches, resident.costs->total.num_kernel_launches);
 }
@@ -86,12 +86,109 @@ TEST_F(OffloadPlan, WeightsAndGradientsLeaveTwoBlocksOnTheGpu) {
   EXPECT_EQ(bytes(weights, memory::Component::kGradients) - bytes(gradients, memory::Component::kGradients),
             gradients.detail.host_gradient_bytes);
   // Passes take at least as long as two copies of most blocks, and sums are read and written in place.
-  const double bandwidth = get_host_link_bandwidth(*weights.gpu().gpu);
+  const double bandwidth = get_host_link_speed(*weights.gpu().gpu).in;
   EXPECT_GT(weights.costs->link.copies, 1.7 * static_cast<double>(block_bytes) / bandwidth);
   EXPECT_LT(weights.costs->link.copies, 2.1 * static_cast<double>(block_bytes) / bandwidth);
   EXPECT_GE(weights.best_estimate.step_seconds, weights.costs->link.copies + weights.costs->optimizer.seconds);
   EXPECT_DOUBLE_EQ(gradients.costs->link.in_place,
                    static_cast<double>(gradients.detail.host_gradient_bytes) / bandwidth);
+}
+
+class ActivationOffloadPlan : public OffloadPlan {
+ protected:
+  /// All blocks are recomputed.
+  PlanRequest request_with_recomputation(bool offload_activations) const {
+    PlanRequest fixed = request(24, /*auto_offload=*/false);
+    fixed.job.offload_activations = offload_activations;
+    fixed.constraints.recompute.text = "all";
+    fixed.constraints.micro_batch_size = 1;
+    return fixed;
+  }
+};
+
+TEST_F(ActivationOffloadPlan, PeakIsSmallerByTheInputsOfBlocks) {
+  const Plan resident = make_plan(request_with_recomputation(false)),
+             offloaded = make_plan(request_with_recomputation(true));
+  const int64_t host_bytes = offloaded.peaks().host_activation_bytes;
+  // Both towers have bf16 inputs of 768 and 576 features; a tile has 1,024 patches.
+  const auto& sample = offloaded.worst_batch.shapes.front();
+  const int64_t input_bytes = 2 * (offloaded.detail.num_vision_blocks * sample.pixel_rows * 1024 * 768 +
+                                   offloaded.detail.num_language_blocks * sample.tokens * 576);
+  EXPECT_NEAR(static_cast<double>(host_bytes), static_cast<double>(input_bytes), 512.0 * 60) << "alignment";
+  EXPECT_EQ(resident.host_bytes(), 0);
+  EXPECT_EQ(offloaded.to_json().at("memory").at("host_activation_bytes"), host_bytes);
+  EXPECT_EQ(offloaded.to_json().at("memory").at("host_bytes"), host_bytes);
+  const int64_t saved_bytes = resident.peaks().allocated_bytes - offloaded.peaks().allocated_bytes;
+  EXPECT_GT(saved_bytes, host_bytes / 2) << "two inputs are on the GPU, and the peak may move";
+  EXPECT_LT(saved_bytes, host_bytes);
+  const double speed = get_host_link_speed(*offloaded.gpu().gpu).in;
+  EXPECT_NEAR(offloaded.costs->link.copies - resident.costs->link.copies, 2 * static_cast<double>(host_bytes) / speed,
+              0.1 * static_cast<double>(host_bytes) / speed);
+}
+
+TEST_F(ActivationOffloadPlan, HostMemoryThatIsTooSmallTakesAPartOfThem) {
+  const int64_t all_bytes = make_plan(request_with_recomputation(true)).peaks().host_activation_bytes;
+  PlanRequest small = request_with_recomputation(true);
+  small.host_memory_bytes = all_bytes / 2;
+  const Plan plan = make_plan(small);
+  EXPECT_TRUE(plan.fits);
+  EXPECT_GT(plan.host_bytes(), all_bytes / 4);
+  EXPECT_LE(plan.host_bytes(), all_bytes / 2);
+}
+
+TEST_F(ActivationOffloadPlan, AutoOffloadsThemWhereThatFitsOrIsFaster) {
+  PlanRequest automatic = request_with_recomputation(false);
+  automatic.auto_offload_activations = true;
+  automatic.constraints.recompute = {};
+  EXPECT_FALSE(make_plan(automatic).job.offload_activations) << "nothing is recomputed";
+  automatic.constraints.recompute.text = "all";
+  const Plan resident = make_plan(request_with_recomputation(false)),
+             offloaded = make_plan(request_with_recomputation(true));
+  ASSERT_LT(offloaded.total_bytes(), resident.total_bytes());
+  constexpr double kUsableShare = 0.95;
+  automatic.limit_gigabytes =
+      static_cast<double>(resident.total_bytes() + offloaded.total_bytes()) / 2 / kUsableShare / 1e9;
+  const Plan plan = make_plan(automatic);
+  EXPECT_TRUE(plan.fits);
+  EXPECT_TRUE(plan.job.offload_activations);
+}
+
+TEST_F(OffloadPlan, AMeasuredLinkReplacesTheDataSheet) {
+  PlanRequest fixed = request(24, /*auto_offload=*/false);
+  fixed.job.offload = Offload::kGradients;
+  fixed.job.offload_activations = true;
+  fixed.constraints.recompute.text = "all";
+  fixed.constraints.micro_batch_size = 1;
+  const Plan sheet = make_plan(fixed);
+  const memory::HostLinkSpeed link = get_host_link_speed(*sheet.gpu().gpu);
+  fixed.job.host_link = memory::HostLinkSpeed{.in = link.in / 2, .out = link.out / 4, .both = link.both / 8};
+  const Plan measured = make_plan(fixed);
+  EXPECT_NEAR(measured.costs->link.in_place, 8 * sheet.costs->link.in_place, 1e-9);
+  EXPECT_GT(measured.costs->link.copies, 2 * sheet.costs->link.copies);
+  EXPECT_LT(measured.costs->link.copies, 4 * sheet.costs->link.copies);
+}
+
+TEST_F(OffloadPlan, RanksWithFullShardingKeepTheirShardsOnTheHost) {
+  const auto plan_ranks = [&](Offload offload) {
+    PlanRequest fixed = request(24, /*auto_offload=*/false);
+    fixed.workload.global_batch_size = fixed.workload.world_size = 4;
+    fixed.job.sharding = engine::ShardingStrategy::kFull;
+    fixed.job.offload = offload;
+    fixed.constraints.recompute.text = "none";
+    return make_plan(fixed);
+  };
+  PlanRequest one_rank = request(24, /*auto_offload=*/false);
+  one_rank.job.offload = Offload::kGradients;
+  const Plan whole = make_plan(one_rank), resident = plan_ranks(Offload::kNone),
+             offloaded = plan_ranks(Offload::kGradients);
+  const auto expect_quarter = [](int64_t shard, int64_t all) {
+    EXPECT_NEAR(static_cast<double>(shard), static_cast<double>(all) / 4, 0.01 * static_cast<double>(all));
+  };
+  expect_quarter(offloaded.detail.host_block_bytes, whole.detail.host_block_bytes);
+  expect_quarter(offloaded.detail.host_gradient_bytes, whole.detail.host_gradient_bytes);
+  const int64_t host_bytes = offloaded.host_bytes();
+  EXPECT_NEAR(static_cast<double>(resident.peaks().allocated_bytes - offloaded.peaks().allocated_bytes),
+              static_cast<double>(host_bytes), 0.02 * static_cast<double>(host_bytes));
 }
 
 TEST_F(OffloadPlan, FrozenWeightsAreOnTheHost) {

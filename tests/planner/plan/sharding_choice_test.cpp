@@ -33,6 +33,17 @@ TEST(ShardingSearchTest, PossibleShardingsAreOrderedByTheirSavings) {
   EXPECT_THAT(list_possible_shardings(job), ElementsAre(ShardingStrategy::kNone)) << "of whole gradients";
 }
 
+TEST(ShardingSearchTest, WeightsAndGradientsInHostMemoryRestrictIt) {
+  Job job;
+  job.world_size = 4;
+  job.offload = engine::Offload::kWeights;
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(ShardingStrategy::kNone, ShardingStrategy::kFull));
+  job.offload = engine::Offload::kGradients;
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre(ShardingStrategy::kFull));
+  job.optimizer.kind = engine::OptimizerKind::kMuon;
+  EXPECT_THAT(list_possible_shardings(job), ElementsAre()) << "Muon excludes full sharding";
+}
+
 /// With a slow network, for GPUs with and without enough memory.
 TEST(ShardingSearchTest, TheFastestShardingThatFitsIsChosen) {
   const PresetFolder model("smolvlm-tiny");

@@ -260,8 +260,9 @@ TEST_F(RunSaverTest, CopiesTakeTheComputedBytes) {
 TEST_F(RunSaverTest, StateInHostMemoryIsWrittenInPlaceBeforeItChanges) {
   start_run();
   run_->training.reset();
-  run_->training = std::make_unique<engine::TrainingState>(*run_->model, engine::OptimizerSettings{}, 1,
-                                                           engine::Shard{}, engine::Offload::kOptimizer);
+  run_->training =
+      std::make_unique<engine::TrainingState>(*run_->model, engine::OptimizerSettings{}, 1, engine::Shard{},
+                                              engine::HostMemorySettings{.offload = engine::Offload::kOptimizer});
   const int64_t state_bytes = run_->training->optimizer.host_bytes();
   ASSERT_GT(state_bytes, 0);
   make_saver(AsyncSaveMode::kNever)->save(/*goes_on=*/true);

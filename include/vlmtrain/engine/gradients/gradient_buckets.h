@@ -132,7 +132,7 @@ class GradientBuckets {
   at::Tensor flat_sums_;                 // [groups, elements], bucket after bucket
   memory::HostArena host_arena_;
   at::Tensor host_sums_;     // the same for buckets in host memory, as the device sees it
-  at::Tensor block_shards_;  // this rank's parts of the buckets that are sharded blocks
+  at::Tensor block_shards_;  // this rank's parts of the buckets that are sharded blocks; may be in host memory, too
   GradientObserver* observer_ = nullptr;
   int64_t current_gradient_group_ = 0;
 };

@@ -17,8 +17,8 @@
 
 namespace vlmtrain::engine {
 
-/// The unsharding of blocks during passes (ZeRO stage 3). Each block is all-gathered, or copied from host
-/// memory, while the previous one computes, and resharded after it has run; at most two blocks are
+/// The unsharding of blocks during passes (ZeRO stage 3). Each block is copied from host memory if it is there,
+/// and all-gathered, while the previous one computes, and resharded after it has run; at most two blocks are
 /// unsharded. In a backward pass, the gradients of a sharded block are reduced after it has run.
 ///
 /// A pass is a list of visits, each of which runs one block. All ranks walk the same list: the
@@ -75,6 +75,8 @@ class ShardedBlocks final : public nn::BlockUnsharder {
   void begin_block_use(size_t visit);
   void end_block_use(size_t visit);
   void start_unshard(Block& block, size_t slot_index);
+  at::Tensor view_local_shard(const Block& block, nn::ShardedBlock::SectionKind kind) const;
+  void start_all_gather(Block& block);
   void finish_unshard(Block& block);
   void reshard_block(Block& block);
   void reshard_all_blocks();

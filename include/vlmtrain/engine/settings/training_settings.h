@@ -86,6 +86,15 @@ constexpr bool offloads_weights(Offload offload) {
   return offload >= Offload::kWeights;
 }
 
+/// The memory of a run on the host.
+struct HostMemorySettings {
+  Offload offload = Offload::kNone;
+  bool offloads_activations =
+      false;  ///< whether the inputs of recomputed blocks are there (memory.offload_activations)
+  /// Bytes for these inputs; those that exceed it stay on the device. nullopt: as many as they need.
+  std::optional<int64_t> max_activation_bytes = std::nullopt;
+};
+
 /// Returns the value of `memory.offload`: "none", "optimizer", "weights", "gradients".
 constexpr const char* to_string(Offload offload) {
   switch (offload) {

@@ -21,6 +21,7 @@
 #include "vlmtrain/engine/settings/step_layout.h"
 #include "vlmtrain/memory/out_of_memory.h"
 #include "vlmtrain/models/model.h"
+#include "vlmtrain/nn/layers/activation_offloader.h"
 
 namespace vlmtrain::engine {
 
@@ -43,12 +44,12 @@ struct TrainingState {
   /// Allocates the state. `num_gradient_groups` is Objective::num_gradient_groups(). `shard` is
   /// this rank's shard of moments and masters, and of sharded blocks. REQUIRES: the weights are
   /// loaded, and components are frozen (models::freeze_parts); `trained_model` outlives this
-  /// object. Throws the exceptions of Optimizer.
+  /// object. Throws the exceptions of Optimizer and memory::HostArena::allocate().
   TrainingState(models::VisionLanguageModel& trained_model, const OptimizerSettings& settings,
-                int64_t num_gradient_groups = 1, Shard shard = {}, Offload offload = Offload::kNone)
+                int64_t num_gradient_groups = 1, Shard shard = {}, const HostMemorySettings& host_memory = {})
       : model(trained_model),
         gradient_buckets(trained_model.parameters(), num_gradient_groups, shard,
-                         find_undivided_parameters(trained_model.parameters(), settings), offload),
+                         find_undivided_parameters(trained_model.parameters(), settings), host_memory.offload),
         gradient_reducer(gradient_buckets),
         optimizer_sync(shard.covers_all() ? nullptr
                                           : std::make_unique<ShardedOptimizerSync>(trained_model.parameters(),
@@ -56,7 +57,16 @@ struct TrainingState {
         sharded_blocks(trained_model.parameters().unshards_blocks()
                            ? std::make_unique<ShardedBlocks>(trained_model.parameters(), gradient_reducer)
                            : nullptr),
-        optimizer(trained_model.parameters(), gradient_buckets, settings, offload) {}
+        optimizer(trained_model.parameters(), gradient_buckets, settings, host_memory.offload) {
+    if (host_memory.offloads_activations) {
+      activation_offloader = std::make_unique<nn::ActivationOffloader>(trained_model.parameters().options().device(),
+                                                                       host_memory.max_activation_bytes);
+      trained_model.parameters().set_activation_offloader(activation_offloader.get());
+    }
+  }
+  ~TrainingState() { model.parameters().set_activation_offloader(nullptr); }
+  TrainingState(const TrainingState&) = delete;
+  TrainingState& operator=(const TrainingState&) = delete;
 
   /// Makes the following steps reduce gradients over the ranks of `consensus`, which must outlive
   /// this object. REQUIRES: called before the first step if there are several ranks.
@@ -65,8 +75,9 @@ struct TrainingState {
   models::VisionLanguageModel& model;
   GradientBuckets gradient_buckets;
   GradientReducer gradient_reducer;
-  std::unique_ptr<ShardedOptimizerSync> optimizer_sync;  ///< null unless optimizer state is sharded
-  std::unique_ptr<ShardedBlocks> sharded_blocks;         ///< null unless blocks are sharded or in host memory
+  std::unique_ptr<ShardedOptimizerSync> optimizer_sync;           ///< null unless optimizer state is sharded
+  std::unique_ptr<ShardedBlocks> sharded_blocks;                  ///< null unless blocks are sharded or in host memory
+  std::unique_ptr<nn::ActivationOffloader> activation_offloader;  ///< null unless inputs of blocks are in host memory
   Optimizer optimizer;
 };
 

@@ -8,6 +8,8 @@
 
 namespace vlmtrain::nn {
 
+class ActivationOffloader;
+
 /// The tensors that a checkpointed block saves in its first run.
 enum class CheckpointMode : uint8_t {
   kFull,       ///< the input of the block
@@ -27,9 +29,12 @@ using BlockFunction = std::function<std::vector<at::Tensor>(const std::vector<at
 /// InternalError, in the backward pass at the latest, if the block reads another tensor that
 /// requires gradients. The block must run the same operations both times and draw random numbers
 /// only through segment_dropout(). Objects that it references must outlive the backward pass.
+///
+/// `offloader`, which must outlive the backward pass, saves the first input; null: it stays on the device.
 std::vector<at::Tensor> run_checkpointed(const BlockFunction& block, const std::vector<at::Tensor>& inputs,
                                          const std::vector<at::Tensor>& parameters,
-                                         CheckpointMode mode = CheckpointMode::kFull);
+                                         CheckpointMode mode = CheckpointMode::kFull,
+                                         ActivationOffloader* offloader = nullptr);
 
 /// Does the same for a block with one input and one output.
 at::Tensor run_checkpointed(const std::function<at::Tensor(const at::Tensor&)>& block, const at::Tensor& input,

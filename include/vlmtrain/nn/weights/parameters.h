@@ -20,6 +20,8 @@
 
 namespace vlmtrain::nn {
 
+class ActivationOffloader;
+
 /// The distribution of a parameter's random initial values: normal with this mean and standard
 /// deviation, or uniform in mean ± deviation.
 struct InitialValues {
@@ -216,6 +218,9 @@ class ParameterStore {
   void join_remaining_passes() const {
     if (block_unsharder_ != nullptr) block_unsharder_->join_remaining_passes();
   }
+  /// Sets the host memory for the inputs of checkpointed blocks, not owned; null: they stay on the device.
+  void set_activation_offloader(ActivationOffloader* offloader) { activation_offloader_ = offloader; }
+  ActivationOffloader* activation_offloader() const { return activation_offloader_; }
   /// Returns Parameter::values() and unshards the parameter's block if needed. To unshard, the
   /// other ranks must be in join_remaining_passes(). Throws InternalError if the block is sharded
   /// and no unsharder is set.
@@ -238,6 +243,7 @@ class ParameterStore {
   std::vector<BlockRange> blocks_;
   ForwardPreHook forward_pre_hook_;
   BlockUnsharder* block_unsharder_ = nullptr;
+  ActivationOffloader* activation_offloader_ = nullptr;
 };
 
 /// A prefix of parameter names, such as `model.text_model.layers.3`. The store must outlive it.
