@@ -21,7 +21,7 @@ ENTRIES = [
     Entry("plan-accuracy", "Plans against measurements: five caps, three models", 640,
           "Peak memory within 3 % of the plan, no retry, no split; step times within a factor of two; the next larger micro-batch does not fit.",
           plan_accuracy.checks, STEP + PLANNING),
-    Entry("offload", "Optimizer state and weights in host memory: SmolVLM-256M and Qwen2.5-VL-7B in full", 240,
+    Entry("offload", "Optimizer state, weights, gradients and inputs of blocks in host memory: SmolVLM-256M and Qwen2.5-VL-7B in full", 270,
           "Peak memory within 3 % of the plan; step times within a factor of two; tokens per second next to resident runs.",
           plan_accuracy.offload_checks, STEP + PLANNING),
     *[Entry(f"cuda-context-{gpu.lower()}", f"The CUDA context of an {gpu}", 16,

@@ -186,13 +186,15 @@ OFFLOADED_CREATION_SECONDS = 45
 
 
 def offload_checks(bench):
-    """Runs with optimizer state and weights in host memory next to resident ones."""
+    """Runs with optimizer state, weights, gradients and inputs of blocks in host memory next to resident ones."""
     if bench.is_cpu:
         return []
     listed = []
-    for offload in ("none", "optimizer", "weights"):
+    for offload in ("none", "optimizer", "weights", "gradients"):
         job = Job("smolvlm-256m", {"memory.offload": offload})
         listed.append(Check(f"{make_title(job)}, offload {offload}", OFFLOAD_SECONDS[job.preset], at_cap(job, None)))
+    everything = Job("smolvlm-256m", {"memory.offload": "gradients", "memory.offload_activations": True, "memory.recompute": "all"})
+    listed.append(Check(f"{make_title(everything)}, everything in host memory", OFFLOAD_SECONDS[everything.preset], at_cap(everything, None)))
     for offload, masters, cap in (("none", "stochastic", 80), ("optimizer", "split", 80), ("weights", "split", 60)):
         overrides = {"memory.offload": offload, "training.optimizer_states": "8bit", "training.master_weights": masters}
         job = Job("qwen2.5-vl-7b", overrides, dtype="bfloat16")

@@ -188,6 +188,14 @@ nlohmann::ordered_json make_rank_steps_json(std::vector<RankStepPeaks> steps) {
   return json;
 }
 
+/// Returns the object `measured_host_link` of plan.json; null if the plan uses the data sheet's speed.
+nlohmann::ordered_json make_host_link_json(const std::optional<memory::HostLinkSpeed>& link) {
+  if (!link) return nullptr;
+  return {{"in_bytes_per_second", link->in},
+          {"out_bytes_per_second", link->out},
+          {"both_bytes_per_second", link->both}};
+}
+
 /// Adds the fields of plans for GPUs.
 void add_gpu_fields(const Plan& plan, nlohmann::ordered_json& json) {
   auto alternatives_json = nlohmann::ordered_json::array();
@@ -218,6 +226,7 @@ void add_gpu_fields(const Plan& plan, nlohmann::ordered_json& json) {
   if (plan.average_step_estimate) json["average"] = make_average_step_json(*plan.average_step_estimate, plan);
   json["communication"] = plan.communication_estimate ? plan.communication_estimate->to_json() : nullptr;
   json["ranks"] = make_rank_steps_json(plan.rank_step_peaks);
+  json["measured_host_link"] = make_host_link_json(plan.job.host_link);
 }
 
 /// Adds the fields of plans for a host.

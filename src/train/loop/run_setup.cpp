@@ -9,7 +9,6 @@
 #include "train/checkpoint/resume.h"
 #include "train/data_check/data_check.h"
 #include "train/data_check/run_records.h"
-#include "train/planning/cpu_offload.h"
 #include "train/run/run_folder.h"
 #include "vlmtrain/base/error.h"
 #include "vlmtrain/base/log.h"
@@ -70,13 +69,12 @@ RunSetup::RunSetup(const Config& config, at::Device device, const RankGroup& ran
   job.num_nodes = ranks.compute_num_replicas(config.distributed.sharding);
   has_videos_ = sample_index.shapes.has_videos();
   const auto workload = make_workload(sample_index, *order, config, ranks.world_size());
-  const engine::HostMemorySettings host_memory = job.host_memory();
-  if (device.is_cpu()) disable_offload(config.memory, job);
+  const auto cpu_settings = device.is_cpu() ? disable_offload(config.memory, job) : engine::HostMemorySettings{};
   make_plans(config, device, job, workload, sample_index.decode_bytes);
   if (plan) job = plan->job();
-  if (device.is_cpu() && offloads_on_cpu()) {
-    job.offload = host_memory.offload;
-    job.offload_activations = host_memory.offloads_activations;
+  if (device.is_cpu()) {
+    job.offload = cpu_settings.offload;
+    job.offload_activations = cpu_settings.offloads_activations;
   }
   if (evaluation_set) plan_evaluation(config);
   load(config, device, job);

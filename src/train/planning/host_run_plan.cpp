@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "train/data_check/data_check.h"
 #include "train/data_check/run_records.h"
@@ -292,6 +295,21 @@ void HostRunPlan::write(const nlohmann::ordered_json& measurements) const {
   nlohmann::ordered_json json = plan_->to_json();
   if (!measurements.is_null()) json["measured"] = measurements;
   io::write_file(run_folder_ / "plan.json", io::to_json_string(json, 2) + "\n");
+}
+
+engine::HostMemorySettings disable_offload(const planner::MemoryOptions& options, planner::Job& job) {
+  const engine::HostMemorySettings removed_settings = job.host_memory();
+  job.offload = engine::Offload::kNone;
+  job.offload_activations = false;
+  if (std::getenv("VLMTRAIN_OFFLOAD_ON_CPU") != nullptr) return removed_settings;
+
+  std::vector<std::string_view> ignored_keys;
+  if (options.offload != engine::Offload::kNone) ignored_keys.push_back(keys::memory::kOffload);
+  if (options.offload_activations != false) ignored_keys.push_back(keys::memory::kOffloadActivations);
+  for (const std::string_view key : ignored_keys) {
+    spdlog::warn("{} has no effect: on the CPU, everything is in host memory", key);
+  }
+  return {};
 }
 
 }  // namespace vlmtrain::train

@@ -10,6 +10,7 @@
 
 #include "vlmtrain/memory/allocation_tracking.h"
 #include "vlmtrain/planner/evaluation_plan.h"
+#include "vlmtrain/planner/options.h"
 #include "vlmtrain/planner/plan.h"
 #include "vlmtrain/train/config.h"
 #include "vlmtrain/train/planning.h"
@@ -93,5 +94,10 @@ class HostRunPlan {
   int64_t checkpoint_copy_bytes_ = 0;     // largest copies of a checkpoint
   memory::HostMemoryBudget budget_;
 };
+
+/// Removes the settings of host memory from a job on the CPU, so that its plan ignores them, and warns about
+/// those that have no effect. Returns the settings that the run uses: none. If the environment variable
+/// VLMTRAIN_OFFLOAD_ON_CPU is set, returns the removed ones: ordinary memory is then used like that of a host.
+engine::HostMemorySettings disable_offload(const planner::MemoryOptions& options, planner::Job& job);
 
 }  // namespace vlmtrain::train

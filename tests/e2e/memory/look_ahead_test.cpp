@@ -93,6 +93,19 @@ TEST_F(LookAheadTest, ForecastsStepsOfGatedDeltaNetsExactly) {
   EXPECT_EQ(plan()["measured"]["look_ahead"]["forecast_steps"], 6);
 }
 
+/// The host memory for inputs of blocks is that of the plan, in the run and in the look-ahead.
+TEST_F(LookAheadTest, ForecastsStepsWithHostMemoryExactly) {
+  const Result result =
+      train_on_test_gpu({"training.global_batch_size=8", "training.micro_batch_size=2", "training.max_steps=6",
+                         "memory.recompute=all", "memory.offload=gradients", "memory.offload_activations=true"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  ASSERT_EQ(steps().size(), 6U);
+  expect_exact_forecasts(steps(), 1);
+  EXPECT_EQ(plan()["measured"]["look_ahead"]["forecast_steps"], 6);
+  EXPECT_EQ(plan()["offload_activations"], true);
+  EXPECT_GT(plan()["memory"]["host_activation_bytes"], 0);
+}
+
 /// Returns 12.5 for the label " all-reduces per step" in "… 12.5 all-reduces per step".
 double parse_preceding_number(const std::string& text, const std::string& label) {
   const size_t end = text.find(label);

@@ -37,7 +37,11 @@ bool apply(const std::vector<std::string>& arguments, PlanRequest& request) {
     } else if (key == "training.optimizer_states" && value == "8bit") {
       request.job.optimizer.state_dtype = engine::OptimizerStateDtype::k8Bit;
     } else if (key == "memory.offload") {
-      request.job.offload = value == "optimizer" ? engine::Offload::kOptimizer : engine::Offload::kWeights;
+      request.job.offload = value == "optimizer" ? engine::Offload::kOptimizer
+                            : value == "weights" ? engine::Offload::kWeights
+                                                 : engine::Offload::kGradients;
+    } else if (key == "memory.offload_activations" && value == "true") {
+      request.job.offload_activations = true;
     } else if (key == "model.freeze_vision_tower" && value == "true") {
       request.job.frozen_parts.vision_tower = true;
       if (request.job.lora) request.job.lora->excluded_components.push_back(nn::Component::kVisionTower);
