@@ -52,6 +52,7 @@ struct Job {
 
   /// Returns the rank's shard of moments and master weights.
   engine::Shard shard() const;
+  /// Returns the settings of host memory.
   engine::HostMemorySettings host_memory() const {
     return {.offload = offload,
             .offloads_activations = offload_activations,
@@ -74,6 +75,10 @@ bool can_offload_gradients(const Job& job);
 /// kOptimizer. kHybrid is included if there are several nodes with several ranks each; otherwise it
 /// equals kFull or kNone. See can_offload_weights() and can_offload_gradients().
 std::vector<engine::ShardingStrategy> list_possible_shardings(const Job& job);
+
+/// Throws UserError (kUsage), with values that are possible, if the job cannot have Job::offload. With
+/// `auto_sharding`, it may have any sharding that it supports.
+void check_offload(const Job& job, bool auto_sharding);
 
 /// Returns the job with another precision. fp16 adds a default loss scale unless the job has one;
 /// other precisions remove it.

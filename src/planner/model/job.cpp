@@ -160,44 +160,6 @@ engine::Shard Job::shard() const {
   return {.rank = rank % count, .count = count};
 }
 
-bool can_offload_weights(const Job& job) {
-  return job.sharding != engine::ShardingStrategy::kOptimizer && !(job.lora && job.lora->use_dora);
-}
-
-bool can_offload_gradients(const Job& job) {
-  return can_offload_weights(job) && !job.lora &&
-         (job.world_size == 1 || job.sharding == engine::ShardingStrategy::kFull);
-}
-
-namespace {
-
-/// Returns the shardings that the job supports without offloading.
-std::vector<engine::ShardingStrategy> list_shardings_without_offload(const Job& job) {
-  std::vector shardings{engine::ShardingStrategy::kNone};
-  if (job.world_size == 1 || job.objective.tasks.resolve_gradient_conflicts) return shardings;
-  shardings.push_back(engine::ShardingStrategy::kOptimizer);
-  if (job.lora && job.lora->use_dora) return shardings;
-  if (job.optimizer.needs_whole_parameters()) return shardings;
-  if (job.num_nodes > 1 && job.num_nodes < job.world_size) shardings.push_back(engine::ShardingStrategy::kHybrid);
-  shardings.push_back(engine::ShardingStrategy::kFull);
-  return shardings;
-}
-
-/// Returns whether the job's offload supports the sharding.
-bool supports_sharding(Job job, engine::ShardingStrategy sharding) {
-  job.sharding = sharding;
-  if (job.offload == engine::Offload::kGradients) return can_offload_gradients(job);
-  return !engine::offloads_weights(job.offload) || can_offload_weights(job);
-}
-
-}  // namespace
-
-std::vector<engine::ShardingStrategy> list_possible_shardings(const Job& job) {
-  auto shardings = list_shardings_without_offload(job);
-  std::erase_if(shardings, [&](engine::ShardingStrategy sharding) { return !supports_sharding(job, sharding); });
-  return shardings;
-}
-
 Job make_job_with_precision(Job job, engine::Precision precision) {
   job.precision = precision;
   if (precision != engine::Precision::kFp16) {

@@ -55,6 +55,15 @@ std::vector<bool> list_possible_activation_offloads(const PlanRequest& request) 
   return std::holds_alternative<TargetGpu>(request.target) ? std::vector{false, true} : std::vector{false};
 }
 
+/// Returns whether 8-bit moments, which the plan does not have, suffice for the host's memory.
+bool fits_with_8_bit_states(const Plan& plan, const PlanRequest& request) {
+  Job job = plan.job;
+  if (plan.detail.host_state_bytes == 0 || !job.optimizer.supports_compressed_moments() || job.lora) return false;
+  if (job.optimizer.state_dtype == engine::OptimizerStateDtype::k8Bit) return false;
+  job.optimizer.state_dtype = engine::OptimizerStateDtype::k8Bit;
+  return compute_offloaded_bytes(job).sum() <= *compute_usable_host_bytes(request);
+}
+
 bool recomputes_nothing(const Plan& plan) {
   return plan.best_estimate.step_config.recompute == models::RecomputeBlockCounts{};
 }
@@ -100,11 +109,17 @@ void check_host_memory(const Plan& plan, const PlanRequest& request) {
   if (compute_missing_host_bytes(plan, request) == 0) return;
   const std::string_view key =
       plan.job.offload != engine::Offload::kNone ? keys::memory::kOffload : keys::memory::kPerLayerEmbeddings;
-  const bool can_compress = plan.detail.host_state_bytes > 0 && plan.job.optimizer.supports_compressed_moments() &&
-                            plan.job.optimizer.state_dtype != engine::OptimizerStateDtype::k8Bit && !plan.job.lora;
-  throw UserError(ExitCode::kDoesNotFit,
-                  fmt::format("{}: {}; set another value{}", key, describe_missing_host_memory(plan, request),
-                              can_compress ? fmt::format(", or {}=8bit", keys::training::kOptimizerStates) : ""));
+  throw UserError(
+      ExitCode::kDoesNotFit,
+      fmt::format(
+          "{}: {}; set {}=auto, which chooses what fits{}", key, describe_missing_host_memory(plan, request), key,
+          fits_with_8_bit_states(plan, request) ? fmt::format(", or {}=8bit", keys::training::kOptimizerStates) : ""));
+}
+
+bool is_better_plan(const Plan& plan, const Plan& other) {
+  if (plan.fits != other.fits) return plan.fits;
+  if (!plan.fits) return plan.total_bytes() < other.total_bytes();
+  return plan.best_estimate.step_seconds < other.best_estimate.step_seconds;
 }
 
 Plan make_plan_with_auto_offload(const PlanRequest& original_request,
@@ -138,15 +153,13 @@ Plan make_plan_with_auto_offload(const PlanRequest& original_request,
         }
         continue;
       }
-      const bool is_better =
-          !best_plan ||
-          (plan.fits && (!best_plan->fits || plan.best_estimate.step_seconds < best_plan->best_estimate.step_seconds));
-      if (is_better) best_plan = std::move(plan);
+      if (!best_plan || is_better_plan(plan, *best_plan)) best_plan = std::move(plan);
     }
   }
   if (!best_plan->fits && original_request.with_suggestions && has_alternatives) {
     request.with_suggestions = true;
-    best_plan = make_plan_with_offload(offloads.front(), activation_offloads.front());
+    const Job job = best_plan->job;
+    best_plan = make_plan_with_offload(job.offload, job.offload_activations);
     if (!missing_memory_note.empty()) best_plan->suggestions.push_back({.arguments = {}, .note = missing_memory_note});
   }
   best_plan->planning_stats = stats;

@@ -34,9 +34,13 @@ int64_t compute_missing_host_bytes(const Plan& plan, const PlanRequest& request)
 /// Throws UserError (kDoesNotFit), with the missing amount, if compute_missing_host_bytes() is not 0.
 void check_host_memory(const Plan& plan, const PlanRequest& request);
 
+/// Returns whether `plan` fits and `other` does not, or, if both fit, is faster, or, if none fits,
+/// needs less memory.
+bool is_better_plan(const Plan& plan, const Plan& other);
+
 /// Returns the fastest of the plans that fit on the GPU and the host, for each Job::offload and
 /// Job::offload_activations, if they are auto. More is not offloaded once a plan fits that recomputes nothing. If
-/// none fits, returns the plan without offloading, with suggestions. `make_plan` makes a plan for fixed values.
+/// none fits, returns the plan with the least memory, with suggestions. `make_plan` makes a plan for fixed values.
 Plan make_plan_with_auto_offload(const PlanRequest& request,
                                  const std::function<Plan(const PlanRequest& request)>& make_plan);
 

@@ -28,6 +28,7 @@ void check_plan_request(const PlanRequest& request) {
     throw usage_error("{} does not support {}; choose {}=fp32 or fp16, or another GPU", target->gpu->device_name,
                       engine::to_string(request.job.precision), keys::training::kPrecision);
   }
+  if (target != nullptr) check_offload(request.job, /*auto_sharding=*/false);
   workload.check_divisible();
   const int64_t samples_per_rank = workload.samples_per_rank();
   if (constraints.micro_batch_size && samples_per_rank % *constraints.micro_batch_size != 0) {
@@ -163,14 +164,6 @@ Plan make_plan_with_fixed_sharding(const PlanRequest& original_request) {
   return plan;
 }
 
-/// Returns whether `plan` fits and `other` does not, or, if both fit, is faster, or, if none fits,
-/// needs less memory.
-bool is_better_plan(const Plan& plan, const Plan& other) {
-  if (plan.fits != other.fits) return plan.fits;
-  if (!plan.fits) return plan.total_bytes() < other.total_bytes();
-  return plan.best_estimate.step_seconds < other.best_estimate.step_seconds;
-}
-
 /// Returns whether sharded blocks may be faster than `plan`, which does not shard them. Unsharding
 /// blocks in each pass takes time. It pays off if nothing fits otherwise, if blocks are recomputed
 /// for lack of memory, or if there are several nodes, where hybrid sharding lowers the network
@@ -193,13 +186,8 @@ Plan make_plan_with_auto_sharding(const PlanRequest& original_request) {
     add_planning_stats(planning_stats, plan.planning_stats);
     return plan;
   };
-  const auto shardings = list_possible_shardings(request.job);
-  if (shardings.empty()) {
-    throw usage_error("{}={}: no sharding of {} ranks supports it with these settings; set {}=weights",
-                      keys::memory::kOffload, engine::to_string(request.job.offload), request.job.world_size,
-                      keys::memory::kOffload);
-  }
-  for (const auto sharding : shardings) {
+  check_offload(request.job, /*auto_sharding=*/true);
+  for (const auto sharding : list_possible_shardings(request.job)) {
     if (engine::shards_blocks(sharding) && best_plan && !is_full_sharding_worthwhile(*best_plan)) continue;
     Plan plan = make_plan_with_sharding(sharding);
     if (!best_plan || is_better_plan(plan, *best_plan)) best_plan = std::move(plan);

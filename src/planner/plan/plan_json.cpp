@@ -191,9 +191,8 @@ nlohmann::ordered_json make_rank_steps_json(std::vector<RankStepPeaks> steps) {
 /// Returns the object `measured_host_link` of plan.json; null if the plan uses the data sheet's speed.
 nlohmann::ordered_json make_host_link_json(const std::optional<memory::HostLinkSpeed>& link) {
   if (!link) return nullptr;
-  return {{"in_bytes_per_second", link->in},
-          {"out_bytes_per_second", link->out},
-          {"both_bytes_per_second", link->both}};
+  return {
+      {"in_bytes_per_second", link->in}, {"out_bytes_per_second", link->out}, {"both_bytes_per_second", link->both}};
 }
 
 /// Adds the fields of plans for GPUs.

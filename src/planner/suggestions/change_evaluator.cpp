@@ -22,6 +22,10 @@ bool enable_lora(const ChangeEvaluator::PlanInputs& plan_inputs, JobChange& chan
   change.arguments = format_arguments(plan_inputs.flags.lora_argument_format, plan_inputs.flags.lora_rank);
   change.description =
       fmt::format("trains LoRA adapters of rank {} instead of all weights", plan_inputs.flags.lora_rank);
+  if (change.job.offload == engine::Offload::kGradients) {
+    change.job.offload = engine::Offload::kWeights;
+    change.arguments.push_back(fmt::format("{}={}", keys::memory::kOffload, engine::to_string(change.job.offload)));
+  }
   return true;
 }
 

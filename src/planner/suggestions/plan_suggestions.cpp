@@ -22,6 +22,8 @@ namespace {
 /// Smaller vision passes are assumed to save at most this multiple of the ratio that they save in
 /// this plan. Not tuned.
 constexpr double kVisionPassSavingsMargin = 1.2;
+/// A smaller share of a step's time is within the error of predictions and not worth a note.
+constexpr double kMinGain = 0.01;
 
 bool supports_bf16(const PlanTarget& target) {
   const auto* const gpu = std::get_if<TargetGpu>(&target);
@@ -226,16 +228,20 @@ std::vector<Suggestion> suggest_faster_settings(const Plan& plan, const CostMode
     suggestions.push_back({.arguments = {}, .note = std::move(note), .makes_plan_fit = true});
   };
   const StepConfig& step_config = plan.best_estimate.step_config;
-  if (step_config.recompute.vision + step_config.recompute.language > 0) {
+  const bool chose_recomputation =
+      plan.constraints.recompute.is_auto() && step_config.recompute.vision + step_config.recompute.language > 0;
+  if (chose_recomputation) {
     const auto missing_bytes =
         cost_model.predict_reserved_bytes(step_config.micro_batch_size, {}) - plan.limit.limit_bytes;
     const double seconds_without_recomputation =
         cost_model.predict_micro_batch_seconds(step_config.micro_batch_size, {});
     const double seconds_with_recomputation =
         cost_model.predict_micro_batch_seconds(step_config.micro_batch_size, step_config.recompute);
-    add(fmt::format("with {} more memory, nothing would be recomputed and steps would be about {:.0f} % shorter",
-                    format_memory_size(std::max<int64_t>(missing_bytes, 0)),
-                    100 * (1 - seconds_without_recomputation / seconds_with_recomputation)));
+    const double gain = 1 - seconds_without_recomputation / seconds_with_recomputation;
+    if (missing_bytes > 0 && gain >= kMinGain) {
+      add(fmt::format("with {} more memory, nothing would be recomputed and steps would be about {:.0f} % shorter",
+                      format_memory_size(missing_bytes), 100 * gain));
+    }
   }
   const int64_t unused_bytes = plan.limit.limit_bytes - plan.best_estimate.peaks.reserved_bytes;
   if (step_config.micro_batch_size == plan.workload.samples_per_rank()) {

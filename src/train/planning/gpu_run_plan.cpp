@@ -166,6 +166,8 @@ GpuRunPlan::GpuRunPlan(const Config& config, at::Device device, planner::Workloa
                  engine::to_string(plan_.job.offload), keys::memory::kOffloadActivations, plan_.job.offload_activations,
                  to_gigabytes(plan_.host_bytes()));
   }
+  if (plan_.job.offload_activations && plan_.peaks().host_activation_bytes == 0)
+    spdlog::warn("{} has no effect: no block is recomputed", keys::memory::kOffloadActivations);
   memory::set_expandable_segments(step_config().expandable_segments);
   if (has_oversized_micro_batch_ && !config.memory.look_ahead) {
     // Otherwise the allocator would use the margin, which is for memory that no plan can predict.

@@ -319,6 +319,7 @@ PlanWithSplitFallback make_plan_with_split_fallback(
   request.with_suggestions = with_suggestions;
   plan = make_plan(request);
   const bool fits = plan.fits;
+  plan.constraints.micro_batch_size.reset();  // the size of single samples is not the user's
   return {std::move(plan), fits ? std::optional{requested_micro_batch_size} : std::nullopt};
 }
 

@@ -85,34 +85,18 @@ void check_micro_batch_size(const Config& config) {
 
 namespace {
 
-/// Throws UserError (kUsage) if the run cannot have weights or gradients in host memory.
+/// Throws UserError (kUsage) if the run cannot have the parts of memory.offload in host memory.
 void check_offload(const Config& config, int64_t world_size) {
-  const auto& sharding = config.distributed.sharding;  // nullopt: the planner chooses one that the offload allows
-  const auto offload = config.memory.offload.value_or(engine::Offload::kNone);
-  const bool offloads_weights = engine::offloads_weights(offload);
-  if (offloads_weights && config.lora.use_dora) {
-    throw usage_error("{}={} and {}=true: DoRA needs the norms of weights that are not on the GPU; set {}=optimizer",
-                      keys::memory::kOffload, engine::to_string(offload), keys::lora::kUseDora, keys::memory::kOffload);
-  }
-  if (offloads_weights && world_size > 1 && sharding == engine::ShardingStrategy::kOptimizer) {
-    throw usage_error(
-        "{}={} and {}=optimizer: weights that are whole on each rank are gathered in place on the GPU; "
-        "set {}=full or none",
-        keys::memory::kOffload, engine::to_string(offload), keys::distributed::kSharding, keys::distributed::kSharding);
-  }
-  const bool has_adapters = config.lora.rank > 0 || !config.model.adapter.empty();
-  if (offload == engine::Offload::kGradients && has_adapters) {
-    throw usage_error("{}=gradients: the gradients of LoRA's adapters stay on the GPU; set {}=weights",
-                      keys::memory::kOffload, keys::memory::kOffload);
-  }
-  if (offload == engine::Offload::kGradients && world_size > 1 && sharding &&
-      *sharding != engine::ShardingStrategy::kFull) {
-    throw usage_error(
-        "{}=gradients and {}={}: gradients of {} ranks cannot be reduced in host memory; set {}=full, "
-        "which reduces them before, or {}=weights",
-        keys::memory::kOffload, keys::distributed::kSharding, engine::to_string(*sharding), world_size,
-        keys::distributed::kSharding, keys::memory::kOffload);
-  }
+  planner::Job job;
+  job.world_size = world_size;
+  job.sharding = config.distributed.sharding.value_or(engine::ShardingStrategy::kNone);
+  job.offload = config.memory.offload.value_or(engine::Offload::kNone);
+  if (config.lora.rank > 0 || !config.model.adapter.empty())
+    job.lora = nn::LoraSettings{.use_dora = config.lora.use_dora};
+  job.optimizer = config.training.optimizer;
+  job.objective.tasks.resolve_gradient_conflicts =
+      config.training.batch_and_tasks.gradient_conflicts == engine::GradientConflictMethod::kPcGrad;
+  planner::check_offload(job, /*auto_sharding=*/!config.distributed.sharding);
 }
 
 }  // namespace

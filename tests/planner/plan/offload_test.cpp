@@ -222,6 +222,23 @@ TEST_F(OffloadPlan, RanksOfAMachineShareItsHostMemory) {
   EXPECT_TRUE(make_plan(fixed).fits);
 }
 
+TEST_F(OffloadPlan, OnlyStatesThatFitAreSuggestedForTheHost) {
+  PlanRequest fixed = request(24, /*auto_offload=*/false);
+  fixed.job.offload = Offload::kOptimizer;
+  fixed.host_memory_bytes = 200'000'000;
+  EXPECT_THAT(get_usage_error([&] { make_plan(fixed); }, ExitCode::kDoesNotFit),
+              testing::EndsWith("set memory.offload=auto, which chooses what fits"));
+}
+
+TEST_F(OffloadPlan, AutoThatDoesNotFitStatesTheLeastMemory) {
+  const Plan plan = make_plan(request(0.7));
+  PlanRequest fixed = request(0.7, /*auto_offload=*/false);
+  fixed.job.offload = Offload::kGradients;
+  EXPECT_FALSE(plan.fits);
+  EXPECT_EQ(plan.job.offload, Offload::kGradients);
+  EXPECT_EQ(plan.total_bytes(), make_plan(fixed).total_bytes());
+}
+
 TEST_F(OffloadPlan, AutoNamesTheMissingHostMemory) {
   PlanRequest small = request(4.5);
   small.host_memory_bytes = 1'000'000'000;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "planner/dry_run.h"
+#include "planner/user_error.h"
 #include "vlmtrain/planner/plan.h"
 
 namespace vlmtrain::planner {
@@ -11,6 +12,7 @@ namespace {
 
 using engine::ShardingStrategy;
 using testing::ElementsAre;
+using testing::HasSubstr;
 
 TEST(ShardingSearchTest, PossibleShardingsAreOrderedByTheirSavings) {
   Job job;
@@ -42,6 +44,35 @@ TEST(ShardingSearchTest, WeightsAndGradientsInHostMemoryRestrictIt) {
   EXPECT_THAT(list_possible_shardings(job), ElementsAre(ShardingStrategy::kFull));
   job.optimizer.kind = engine::OptimizerKind::kMuon;
   EXPECT_THAT(list_possible_shardings(job), ElementsAre()) << "Muon excludes full sharding";
+}
+
+TEST(ShardingSearchTest, RefusedOffloadsNameWhatIsPossible) {
+  Job job;
+  job.world_size = 2;
+  job.offload = engine::Offload::kGradients;
+  const auto get_error = [&](bool auto_sharding) {
+    return get_usage_error([&] { check_offload(job, auto_sharding); }, ExitCode::kUsage);
+  };
+  EXPECT_NO_THROW(check_offload(job, /*auto_sharding=*/true));
+  EXPECT_THAT(get_error(false), HasSubstr("memory.offload=gradients: gradients of 2 ranks cannot be reduced in host "
+                                          "memory; set distributed.sharding=full or memory.offload=weights"));
+  job.sharding = ShardingStrategy::kOptimizer;
+  EXPECT_THAT(get_error(false), HasSubstr("memory.offload=gradients and distributed.sharding=optimizer"));
+  EXPECT_THAT(get_error(false), HasSubstr("set distributed.sharding=full or memory.offload=optimizer"));
+  job.sharding = ShardingStrategy::kNone;
+  for (const bool auto_sharding : {false, true}) {
+    job.objective.tasks.resolve_gradient_conflicts = true;
+    EXPECT_THAT(get_error(auto_sharding), testing::EndsWith("; set memory.offload=weights")) << "PCGrad";
+    job.objective.tasks.resolve_gradient_conflicts = false;
+    job.optimizer.kind = engine::OptimizerKind::kMuon;
+    EXPECT_THAT(get_error(auto_sharding), testing::EndsWith("; set memory.offload=weights")) << "Muon";
+    job.optimizer.kind = engine::OptimizerKind::kAdamW;
+  }
+  job.lora.emplace();
+  EXPECT_THAT(get_error(true), HasSubstr("LoRA's adapters stay on the GPU; set memory.offload=weights"));
+  job.lora->use_dora = true;
+  EXPECT_THAT(get_error(true), HasSubstr("DoRA needs the norms"));
+  EXPECT_THAT(get_error(true), testing::EndsWith("; set memory.offload=optimizer"));
 }
 
 /// With a slow network, for GPUs with and without enough memory.

@@ -126,6 +126,7 @@ TEST(PlanOrSplitTest, PlansSingleSamplesIfSplitsAreAllowed) {
   const auto make = [&](const planner::PlanRequest& request) {
     requests.emplace_back(*request.constraints.micro_batch_size, request.with_suggestions);
     planner::Plan plan;
+    plan.constraints = request.constraints;
     plan.fits = *request.constraints.micro_batch_size == 1;
     return plan;
   };
@@ -137,6 +138,8 @@ TEST(PlanOrSplitTest, PlansSingleSamplesIfSplitsAreAllowed) {
   const auto split = make_plan_with_split_fallback(request, /*allow_splits=*/true, make);
   EXPECT_TRUE(split.plan.fits);
   EXPECT_EQ(split.oversized_micro_batch_size, 4);
+  EXPECT_EQ(refused.plan.constraints.micro_batch_size, 4);
+  EXPECT_FALSE(split.plan.constraints.micro_batch_size) << "errors would name it";
   request.with_suggestions = false;
   make_plan_with_split_fallback(request, /*allow_splits=*/false, make);
   EXPECT_EQ(requests, (std::vector<std::pair<int64_t, bool>>{{4, true}, {4, false}, {1, true}, {4, false}}));
